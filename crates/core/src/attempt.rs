@@ -1,0 +1,81 @@
+//! The evidence of a lease: one append-only row for each that ended in an outcome.
+
+use serde::Serialize;
+
+use crate::{LeaseToken, Timestamp, message::word_enum};
+
+word_enum!(
+    /// How a counted lease ended.
+    AttemptOutcome, "outcome" {
+        /// The destination acknowledged it.
+        Delivered = "delivered",
+        /// It had been delivered before; the earlier receipt stands.
+        Duplicate = "duplicate",
+        /// It was replaced by one child for each destination.
+        Expanded = "expanded",
+        /// It failed and may be tried again.
+        Retry = "retry",
+        /// It failed for good.
+        Rejected = "rejected",
+        /// Nobody reported before the deadline.
+        LeaseExpired = "lease_expired",
+        /// Its deliver-by passed before the send.
+        Lapsed = "lapsed",
+    }
+);
+
+impl AttemptOutcome {
+    /// The stable class string of this outcome, for logs, metrics and audits; `dead` says that it ended the message.
+    pub const fn class(self, dead: bool) -> &'static str {
+        match self {
+            Self::Delivered | Self::Expanded => "outbox_flush_success",
+            Self::Duplicate => "outbox_flush_dedup_hit",
+            Self::Rejected | Self::Lapsed => "outbox_flush_dead",
+            Self::Retry | Self::LeaseExpired if dead => "outbox_flush_dead",
+            Self::Retry | Self::LeaseExpired => "outbox_flush_retry",
+        }
+    }
+}
+
+/// One row of evidence. Never updated; gone only with its message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Attempt {
+    /// The grant it belongs to; unique for the message, rising over replays too.
+    pub epoch: u64,
+    /// The generation: 1, and one more with each replay.
+    pub generation: u32,
+    /// The number within the generation, gapless from 1.
+    pub attempt: u32,
+    /// The label of the worker that held the lease.
+    pub worker: String,
+    /// The fence of that lease.
+    #[serde(skip)]
+    pub token: LeaseToken,
+    /// How it ended.
+    pub outcome: AttemptOutcome,
+    /// The destination's own code: `http_503`, `timeout`, ...
+    pub code: Option<String>,
+    /// What was said about the failure, cleaned and cut.
+    pub error: Option<String>,
+    /// What the destination returned.
+    pub receipt: Option<String>,
+    /// When the lease was granted.
+    pub started_at: Timestamp,
+    /// When the outcome was recorded.
+    pub finished_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AttemptOutcome::*;
+
+    #[test]
+    fn classes_are_the_published_strings() {
+        assert_eq!(Delivered.class(false), "outbox_flush_success");
+        assert_eq!(Duplicate.class(false), "outbox_flush_dedup_hit");
+        assert_eq!(Retry.class(false), "outbox_flush_retry");
+        assert_eq!(Retry.class(true), "outbox_flush_dead");
+        assert_eq!(Rejected.class(true), "outbox_flush_dead");
+        assert_eq!(LeaseExpired.class(false), "outbox_flush_retry");
+    }
+}

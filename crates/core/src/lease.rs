@@ -1,0 +1,188 @@
+//! Claiming work, and the lease that says who may finish it.
+
+use std::time::Duration;
+
+use crate::{Delivery, Invalid, LeaseToken, Limits, MessageId, OnDead, Standing, State};
+
+/// What a worker asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// A label for people. Never a fence: two workers of one name are told apart by their tokens.
+    pub worker: String,
+    /// The most messages to take.
+    pub batch: u32,
+    /// Stop before the payloads together pass this; one message is taken even if it alone does.
+    pub max_bytes: Option<u64>,
+    /// How long the lease lasts.
+    pub lease: Duration,
+    /// Only these namespaces; all when empty.
+    pub namespaces: Vec<String>,
+    /// Only this tenant.
+    pub tenant: Option<String>,
+    /// Leave these topics: their destinations are paused, open or not routed here.
+    pub not_topics: Vec<String>,
+}
+
+impl Claim {
+    /// A claim of up to `batch` messages of every namespace and tenant.
+    pub fn new(worker: impl Into<String>, batch: u32, lease: Duration) -> Self {
+        Self {
+            worker: worker.into(),
+            batch,
+            max_bytes: None,
+            lease,
+            namespaces: Vec::new(),
+            tenant: None,
+            not_topics: Vec::new(),
+        }
+    }
+
+    /// Limits the sum of the payloads.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Adds a namespace.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespaces.push(namespace.into());
+        self
+    }
+
+    /// Restricts it to a tenant.
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// Leaves a topic.
+    pub fn not_topic(mut self, topic: impl Into<String>) -> Self {
+        self.not_topics.push(topic.into());
+        self
+    }
+
+    /// Refuses what makes no sense.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.worker.is_empty() || self.worker.len() > Limits::NAME_BYTES || self.worker.chars().any(char::is_control)
+        {
+            return Err(Invalid::new(
+                "worker",
+                "must have 1 to 255 bytes and no control characters",
+            ));
+        }
+        if self.batch == 0 || self.batch > Limits::BATCH {
+            return Err(Invalid::new(
+                "batch",
+                format!("{} is not between 1 and {}", self.batch, Limits::BATCH),
+            ));
+        }
+        check_lease(self.lease)
+    }
+}
+
+/// Refuses a lease that is too short to mean anything or too long to be repaired.
+pub fn check_lease(lease: Duration) -> Result<(), Invalid> {
+    if lease < Duration::from_millis(1) || lease > Limits::LEASE {
+        return Err(Invalid::new("lease", "must be between 1 ms and 24 hours"));
+    }
+    Ok(())
+}
+
+/// The right to finish one message, once.
+///
+/// It is (message, token): the token is random and fresh for every claim. The rest is what the store said when it
+/// granted the lease; the fence keeps it true until the lease ends, so the holder can decide without asking again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    /// The message.
+    pub id: MessageId,
+    /// Its number in the store.
+    pub seq: i64,
+    /// The fence.
+    pub token: LeaseToken,
+    /// Where the message stands: `leased`, with this lease counted.
+    pub standing: Standing,
+    /// What its death would do to its order key.
+    pub on_dead: OnDead,
+}
+
+/// A granted message: the lease for the relay, the delivery for the transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// Who may finish it.
+    pub lease: Lease,
+    /// What is sent.
+    pub delivery: Delivery,
+    /// How long until its deliver-by passes, by the store's clock at the grant.
+    pub deliver_within: Option<Duration>,
+}
+
+/// What became of a lease that was to be renewed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Renewal {
+    /// Its deadline moved.
+    Renewed,
+    /// A handler's own transaction has the message locked: not lost, and not moved.
+    Locked,
+    /// It is not, or no longer, held.
+    Lost,
+}
+
+/// What a worker found in the place of the lease it lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The state of the message.
+    pub state: State,
+    /// Who holds it now.
+    pub worker: Option<String>,
+    /// Its epoch now.
+    pub epoch: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_checked_before_any_traffic() {
+        let claim = || Claim::new("w", 10, Duration::from_secs(15));
+        claim().check().unwrap();
+        let field = |claim: Claim| claim.check().unwrap_err().field;
+        assert_eq!(field(Claim { batch: 0, ..claim() }), "batch");
+        assert_eq!(
+            field(Claim {
+                batch: 10_001,
+                ..claim()
+            }),
+            "batch"
+        );
+        assert_eq!(
+            field(Claim {
+                worker: String::new(),
+                ..claim()
+            }),
+            "worker"
+        );
+        assert_eq!(
+            field(Claim {
+                worker: "a\nb".into(),
+                ..claim()
+            }),
+            "worker"
+        );
+        assert_eq!(
+            field(Claim {
+                lease: Duration::ZERO,
+                ..claim()
+            }),
+            "lease"
+        );
+        assert_eq!(
+            field(Claim {
+                lease: Duration::MAX,
+                ..claim()
+            }),
+            "lease"
+        );
+    }
+}

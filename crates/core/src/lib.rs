@@ -1,0 +1,45 @@
+//! The rules of Posthouse, without a database, a clock, a runtime or a dice.
+//!
+//! A message is enqueued in the caller's transaction, claimed under a [`Lease`], sent, and settled. What a settlement
+//! does to the message is decided here, by [`machine::step`], and nowhere else; a store performs what was decided and
+//! guards it with the lease. Time and chance are arguments, so every rule can be tested, and model-checked, by calling it.
+//!
+//! | to read about | open |
+//! |---|---|
+//! | what is sent | [`message`], [`limits`], [`headers`] |
+//! | what may happen to it | [`machine`], [`retry`], [`attempt`] |
+//! | who may finish it | [`lease`], [`settlement`] |
+//! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
+
+pub mod admin;
+pub mod attempt;
+pub mod digest;
+pub mod error;
+pub mod headers;
+pub mod id;
+pub mod lease;
+pub mod limits;
+pub mod machine;
+pub mod message;
+pub mod retry;
+pub mod settlement;
+pub mod store;
+pub mod text;
+pub mod timestamp;
+pub mod transport;
+
+pub use admin::{Admin, AuditEntry, Filter, MessageView, Page, Pruned};
+pub use attempt::{Attempt, AttemptOutcome};
+pub use digest::Digest;
+pub use error::{BoxError, Code, Error, Invalid};
+pub use headers::Headers;
+pub use id::{LeaseToken, MessageId};
+pub use lease::{Claim, Claimed, Conflict, Lease, Renewal};
+pub use limits::Limits;
+pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
+pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
+pub use retry::{Backoff, RetryPolicy};
+pub use settlement::{Next, Settlement, Verdict};
+pub use store::{Capabilities, Durability, Store, Wake, repair};
+pub use timestamp::Timestamp;
+pub use transport::{Delivery, Outcome, Transport};

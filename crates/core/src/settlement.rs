@@ -1,0 +1,257 @@
+//! The one way out of a lease: a settlement, decided before it is written.
+
+use std::time::Duration;
+
+use crate::{
+    AttemptOutcome, DeadReason, Error, Lease, Message, Outcome, RetryPolicy, Standing, State, Step,
+    machine::{Ctx, Ending, end_lease},
+    text,
+};
+
+/// The end of one lease: what happened, what becomes of the message, and what follows from it, as one atomic change.
+///
+/// Built by a named constructor, each of which asks the state machine; a store only performs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settlement {
+    /// The lease that ends.
+    pub lease: Lease,
+    /// What becomes of the message.
+    pub step: Step,
+    /// The destination's own code.
+    pub code: Option<String>,
+    /// What was said about a failure, cleaned and cut.
+    pub error: Option<String>,
+    /// What the destination returned, cleaned and cut.
+    pub receipt: Option<String>,
+    /// Messages to enqueue with it, in the same transaction.
+    pub follow_ups: Vec<Message>,
+}
+
+/// What becomes of the message, in the words a store needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// It is done.
+    Done,
+    /// It is pending again, due after this long.
+    Pending(Duration),
+    /// It is dead.
+    Dead(DeadReason),
+}
+
+impl Settlement {
+    /// What a transport answered, under the route's retry rule. `roll` is the chance for the jitter, from 0 to 1.
+    ///
+    /// The route's attempt budget replaces the one the message was stamped with.
+    pub fn of(lease: &Lease, outcome: Outcome, policy: &RetryPolicy, roll: f64) -> Self {
+        let standing = Standing {
+            max_attempts: policy.max_attempts,
+            ..lease.standing
+        };
+        let (ending, code, error, receipt) = match outcome {
+            Outcome::Delivered { receipt } => (Ending::Delivered, None, None, receipt),
+            Outcome::Retry { after, code, error } => (Ending::Retry { wish: after }, Some(code), Some(error), None),
+            Outcome::Reject { code, error } => (Ending::Rejected, Some(code), Some(error), None),
+            // A plain message treats "it may have happened" as a reason to try again; the receiver has the id.
+            Outcome::Unknown { code, error } => (Ending::Retry { wish: None }, Some(code), Some(error), None),
+        };
+        let step = end_lease(standing, ending, Ctx { policy, roll });
+        Self::new(lease, step).code(code).error(error).receipt(receipt)
+    }
+
+    /// The destination acknowledged it.
+    pub fn delivered(lease: &Lease, receipt: Option<&str>) -> Self {
+        Self::plain(lease, Ending::Delivered).receipt(receipt.map(str::to_owned))
+    }
+
+    /// It had been delivered before; the earlier receipt stands.
+    pub fn duplicate(lease: &Lease, receipt: Option<&str>) -> Self {
+        Self::plain(lease, Ending::Duplicate).receipt(receipt.map(str::to_owned))
+    }
+
+    /// It is replaced by its children, which are its follow-ups.
+    pub fn expanded(lease: &Lease, children: Vec<Message>) -> Self {
+        Self::plain(lease, Ending::Expanded).follow_ups(children)
+    }
+
+    /// No send began. The count is given back, and nothing is recorded.
+    pub fn released(lease: &Lease, after: Duration) -> Self {
+        let settlement = Self::plain(lease, Ending::Released { after });
+        let counted = settlement.step.evidence.is_some();
+        settlement.code(counted.then(|| "released_too_often".to_owned()))
+    }
+
+    /// The deadline passed and nobody reported. The one settlement that a store accepts only after the deadline.
+    pub fn expired(lease: &Lease) -> Self {
+        Self::plain(lease, Ending::Expired).code(Some("lease_expired".to_owned()))
+    }
+
+    /// The deliver-by passed before the send.
+    pub fn lapsed(lease: &Lease) -> Self {
+        Self::plain(lease, Ending::Lapsed).code(Some("lapsed".to_owned()))
+    }
+
+    /// Adds messages that are enqueued in the same transaction, if and only if this settlement wins.
+    pub fn follow_ups(mut self, messages: Vec<Message>) -> Self {
+        self.follow_ups = messages.into_iter().map(|m| m.follows(self.lease.id)).collect();
+        self
+    }
+
+    /// What becomes of the message.
+    pub fn next(&self) -> Next {
+        match (self.step.standing.state, self.step.reason) {
+            (State::Dead, Some(reason)) => Next::Dead(reason),
+            (State::Pending, _) => Next::Pending(self.step.due_in),
+            _ => Next::Done,
+        }
+    }
+
+    /// Whether it reports that the deadline passed.
+    pub fn is_expiry(&self) -> bool {
+        self.step.evidence == Some(AttemptOutcome::LeaseExpired)
+    }
+
+    fn plain(lease: &Lease, ending: Ending) -> Self {
+        let policy = RetryPolicy::default();
+        Self::new(
+            lease,
+            end_lease(
+                lease.standing,
+                ending,
+                Ctx {
+                    policy: &policy,
+                    roll: 0.5,
+                },
+            ),
+        )
+    }
+
+    fn new(lease: &Lease, step: Step) -> Self {
+        Self {
+            lease: lease.clone(),
+            step,
+            code: None,
+            error: None,
+            receipt: None,
+            follow_ups: Vec::new(),
+        }
+    }
+
+    fn code(mut self, code: Option<String>) -> Self {
+        self.code = code.map(|c| text::code(&c));
+        self
+    }
+
+    fn error(mut self, error: Option<String>) -> Self {
+        self.error = error.map(|e| text::error_text(&e));
+        self
+    }
+
+    fn receipt(mut self, receipt: Option<String>) -> Self {
+        self.receipt = receipt.map(|r| text::receipt(&r));
+        self
+    }
+}
+
+/// The store's answer to one settlement of a batch.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It is written; or it had been, and this is a repetition after an unknown commit.
+    Settled,
+    /// The lease is not, or no longer, held; nothing of this settlement was written.
+    LeaseLost,
+    /// One of its follow-ups cannot be enqueued; nothing of this settlement was written and the lease is as it was.
+    Refused(Error),
+}
+
+impl Verdict {
+    /// Whether it is written.
+    pub const fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled)
+    }
+
+    /// Whether the lease was lost.
+    pub const fn is_lost(&self) -> bool {
+        matches!(self, Self::LeaseLost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LeaseToken, MessageId, OnDead};
+
+    fn lease(attempts: u32) -> Lease {
+        let standing = Standing {
+            state: State::Leased,
+            attempts,
+            max_attempts: 3,
+            generation: 1,
+            epoch: 1,
+            releases: 0,
+        };
+        Lease {
+            id: MessageId(uuid::Uuid::nil()),
+            seq: 1,
+            token: LeaseToken(uuid::Uuid::nil()),
+            standing,
+            on_dead: OnDead::Pass,
+        }
+    }
+
+    #[test]
+    fn the_routes_budget_replaces_the_stamped_one() {
+        let failed = || Outcome::Retry {
+            after: None,
+            code: "x".into(),
+            error: "y".into(),
+        };
+        let generous = RetryPolicy {
+            max_attempts: 9,
+            ..RetryPolicy::default()
+        };
+        assert!(matches!(
+            Settlement::of(&lease(3), failed(), &generous, 0.5).next(),
+            Next::Pending(_)
+        ));
+        let strict = RetryPolicy {
+            max_attempts: 1,
+            ..RetryPolicy::default()
+        };
+        assert_eq!(
+            Settlement::of(&lease(1), failed(), &strict, 0.5).next(),
+            Next::Dead(DeadReason::Exhausted)
+        );
+    }
+
+    #[test]
+    fn an_unknown_answer_of_a_plain_message_is_tried_again() {
+        let unknown = Outcome::Unknown {
+            code: "timeout".into(),
+            error: "no answer".into(),
+        };
+        let settlement = Settlement::of(&lease(1), unknown, &RetryPolicy::default(), 0.5);
+        assert_eq!(settlement.next(), Next::Pending(Duration::from_millis(500)));
+        assert_eq!(settlement.step.evidence, Some(AttemptOutcome::Retry));
+    }
+
+    #[test]
+    fn what_a_destination_says_is_cleaned_and_cut() {
+        let reject = Outcome::Reject {
+            code: "c\0".repeat(90),
+            error: "e\0".repeat(900),
+        };
+        let settlement = Settlement::of(&lease(1), reject, &RetryPolicy::default(), 0.5);
+        assert_eq!(settlement.code.unwrap().len(), 64);
+        let error = settlement.error.unwrap();
+        assert_eq!(error.chars().count(), 512);
+        assert!(!error.contains('\0'));
+    }
+
+    #[test]
+    fn follow_ups_name_their_parent_and_take_no_turn() {
+        let child = Message::bytes("t", "text/plain", "").order_key("k");
+        let settlement = Settlement::delivered(&lease(1), None).follow_ups(vec![child]);
+        assert_eq!(settlement.follow_ups[0].parent, Some(lease(1).id));
+        assert_eq!(settlement.follow_ups[0].order, crate::Order::Relaxed);
+    }
+}

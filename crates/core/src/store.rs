@@ -1,0 +1,88 @@
+//! The seam towards databases, as the relay sees it.
+//!
+//! The verbs that need the caller's transaction (`enqueue`, `settle_in`) are not here: a transaction belongs to a
+//! driver, and each store crate has one small adapter for each.
+
+use async_trait::async_trait;
+use std::time::Duration;
+
+use crate::{Claim, Claimed, Conflict, Error, Lease, Renewal, Settlement, Verdict};
+
+/// How a relay takes and finishes work. No default bodies: a wrapper must say what it does with each.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// What this store can and cannot promise.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Grants leases on free, due messages: oldest first, keys in order, tenants fairly, never more than asked.
+    /// The grant is committed when this returns.
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error>;
+
+    /// Moves the deadlines of leases that are still held to `lease` from now. One answer for each, in order.
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error>;
+
+    /// Ends leases. One answer for each, in order; each is atomic, and one that fails spoils no other.
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error>;
+
+    /// Leases that ran out, by number, from above `after`. They end by a settlement like any other:
+    /// [`Settlement::expired`].
+    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error>;
+
+    /// Writes into the audit what a worker that lost its lease found in its place.
+    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error>;
+
+    /// Says that `worker` is about to sleep. It must claim once more before it does, or it may miss what came before.
+    async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
+
+    /// Sleeps until something may have come, at most this long. A hint: it may wake for nothing, or not at all.
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error>;
+}
+
+/// Why a sleeper woke.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wake {
+    /// Something was committed.
+    Rung,
+    /// The time was up.
+    Elapsed,
+}
+
+/// What a store can promise. A store may say no; it may not lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// A commit wakes a sleeping relay of another process.
+    pub wakes_across_processes: bool,
+    /// Several claims can be under way at the same time.
+    pub parallel_claim: bool,
+    /// Two callers' transactions can be open at the same time.
+    pub parallel_callers: bool,
+    /// What survives.
+    pub durability: Durability,
+}
+
+/// What a commit survives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// Nothing: it lives in memory.
+    Process,
+    /// A crash of the process and of the machine.
+    Machine,
+}
+
+/// Settles what ran out, at most `limit` leases, and says how many messages it freed or ended.
+///
+/// A lease that somebody else settled meanwhile is no longer ours to settle; it is not counted.
+pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
+    let (mut after, mut settled, mut left) = (i64::MIN, 0, limit);
+    // Ends: `after` rises with each page, and `left` falls.
+    while left > 0 {
+        let page = store.expired(after, left.min(500)).await?;
+        let Some(last) = page.last() else { break };
+        after = last.seq;
+        left -= u32::try_from(page.len()).unwrap_or(left).min(left);
+        let batch: Vec<_> = page.iter().map(Settlement::expired).collect();
+        let verdicts = store.settle(&batch).await?;
+        settled += u32::try_from(verdicts.iter().filter(|v| v.is_settled()).count()).unwrap_or(0);
+    }
+    Ok(settled)
+}

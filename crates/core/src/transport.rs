@@ -1,0 +1,91 @@
+//! The seam towards destinations: what a transport is given and what it answers.
+
+use async_trait::async_trait;
+use std::{fmt, time::Duration};
+
+use crate::{Headers, Kind, MessageId};
+
+/// What is sent. A transport sees no lease and no row.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The message's identity, the same over attempts and replays.
+    pub id: MessageId,
+    /// The grant: rises with each lease, so a receiver can refuse what is older than what it has seen.
+    pub epoch: u64,
+    /// 1, and one more with each replay.
+    pub generation: u32,
+    /// The attempt within the generation, from 1.
+    pub attempt: u32,
+    /// Whose it is.
+    pub tenant: String,
+    /// Which application owns it.
+    pub namespace: String,
+    /// What it is about.
+    pub topic: String,
+    /// Its order key.
+    pub order_key: Option<String>,
+    /// What the body is.
+    pub content_type: String,
+    /// The body.
+    pub payload: Vec<u8>,
+    /// Trace context, correlation, the user's own.
+    pub headers: Headers,
+    /// What it is to the engine.
+    pub kind: Kind,
+    /// The message it follows from.
+    pub parent: Option<MessageId>,
+    /// The destination of a fan-out child.
+    pub destination: Option<String>,
+}
+
+/// Shows what it is about, never the payload.
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("id", &self.id)
+            .field("epoch", &self.epoch)
+            .field("topic", &self.topic)
+            .field("bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a transport found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The destination acknowledged it.
+    Delivered {
+        /// What the destination returned.
+        receipt: Option<String>,
+    },
+    /// It did not happen, and may be tried again.
+    Retry {
+        /// The destination's own wish.
+        after: Option<Duration>,
+        /// The destination's own code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+    /// It did not happen and never will.
+    Reject {
+        /// The destination's own code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+    /// It may have happened: a timeout, a reset, a server error.
+    Unknown {
+        /// The destination's own code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+}
+
+/// One kind of destination. One call is one try: no hidden retries.
+#[async_trait]
+pub trait Transport: Send + Sync {
+    /// Sends it once, and says what was found out.
+    async fn send(&self, delivery: &Delivery) -> Outcome;
+}
