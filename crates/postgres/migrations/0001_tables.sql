@@ -1,0 +1,218 @@
+-- The tables. A message's state is the table its live record is in:
+--   pending = ready, sched, parked or keyed    leased = leased    dead, quarantined = dead    done = none of them.
+-- One sequence orders everything: message.seq, and `pos`, a place in the line. A record gets a fresh place whenever it
+-- goes back into `ready`; in `keyed` it keeps its place, because there the place is the order of the key.
+
+CREATE TABLE posthouse.message (
+    -- CACHE must stay 1: the safe floor of the claims (sample_floor) relies on it.
+    seq          bigint GENERATED ALWAYS AS IDENTITY (CACHE 1) PRIMARY KEY,
+    id           uuid NOT NULL UNIQUE,
+    created_at   timestamptz NOT NULL,
+    deliver_by   timestamptz,
+    parent       uuid,
+    kind         smallint NOT NULL DEFAULT 0,
+    tenant       text NOT NULL CHECK (octet_length(tenant) <= 255),
+    namespace    text NOT NULL CHECK (octet_length(namespace) BETWEEN 1 AND 255),
+    topic        text NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 2048),
+    order_key    text CHECK (octet_length(order_key) BETWEEN 1 AND 255),
+    dedupe_key   text CHECK (octet_length(dedupe_key) BETWEEN 1 AND 255),
+    destination  text,
+    content_type text NOT NULL CHECK (octet_length(content_type) BETWEEN 1 AND 255),
+    digest       bytea NOT NULL,
+    headers      jsonb,
+    payload      bytea NOT NULL CHECK (octet_length(payload) <= 16777216)
+);
+
+-- Free and due, without an order key. One index: lane (namespace and tenant, hashed) and place give first-come order,
+-- fairness between tenants, the tenant filter and the floor.
+CREATE TABLE posthouse.ready (
+    lane         bigint NOT NULL,
+    pos          bigint NOT NULL,
+    seq          bigint NOT NULL,
+    due_at       timestamptz NOT NULL,
+    deliver_by   timestamptz,
+    released     uuid,
+    epoch        int NOT NULL DEFAULT 0,
+    attempts     int NOT NULL DEFAULT 0,
+    generation   int NOT NULL DEFAULT 1,
+    bytes        int NOT NULL,
+    max_attempts smallint NOT NULL,
+    releases     smallint NOT NULL DEFAULT 0,
+    PRIMARY KEY (lane, pos)
+);
+-- A record is found by (lane, seq) until it moves to a fresh place; only those that moved pay for this index.
+CREATE INDEX ready_moved ON posthouse.ready (seq) WHERE pos <> seq;
+
+-- Not due yet, without an order key.
+CREATE TABLE posthouse.sched (
+    seq          bigint PRIMARY KEY,
+    due_at       timestamptz NOT NULL,
+    lane         bigint NOT NULL,
+    deliver_by   timestamptz,
+    released     uuid,
+    epoch        int NOT NULL DEFAULT 0,
+    attempts     int NOT NULL DEFAULT 0,
+    generation   int NOT NULL DEFAULT 1,
+    bytes        int NOT NULL,
+    max_attempts smallint NOT NULL,
+    releases     smallint NOT NULL DEFAULT 0
+);
+CREATE INDEX sched_due ON posthouse.sched (due_at);
+
+-- Due, but of a topic that the last claimer could not send: out of the way until a claim comes that can.
+CREATE TABLE posthouse.parked (
+    seq          bigint PRIMARY KEY,
+    topic        text NOT NULL,
+    due_at       timestamptz NOT NULL,
+    lane         bigint NOT NULL,
+    deliver_by   timestamptz,
+    released     uuid,
+    epoch        int NOT NULL,
+    attempts     int NOT NULL,
+    generation   int NOT NULL,
+    bytes        int NOT NULL,
+    max_attempts smallint NOT NULL,
+    releases     smallint NOT NULL
+);
+CREATE INDEX parked_topic ON posthouse.parked (topic, seq);
+
+-- With an order key: due or not, so that a backed-off or delayed head still holds its key. `key_hash` lets a claim start
+-- at a random key. A dead or quarantined message that blocks its key stays here, due at infinity.
+CREATE TABLE posthouse.keyed (
+    lane         bigint NOT NULL,
+    pos          bigint NOT NULL,
+    seq          bigint NOT NULL,
+    due_at       timestamptz NOT NULL,
+    deliver_by   timestamptz,
+    released     uuid,
+    key_hash     int NOT NULL,
+    epoch        int NOT NULL DEFAULT 0,
+    attempts     int NOT NULL DEFAULT 0,
+    generation   int NOT NULL DEFAULT 1,
+    bytes        int NOT NULL,
+    max_attempts smallint NOT NULL,
+    releases     smallint NOT NULL DEFAULT 0,
+    blocks       boolean NOT NULL DEFAULT false,
+    key          text NOT NULL,
+    PRIMARY KEY (lane, key_hash, key, pos)
+);
+CREATE INDEX keyed_moved ON posthouse.keyed (seq) WHERE pos <> seq;
+
+-- In flight. `pos`, `key_hash` and `key` are set for keyed messages only.
+CREATE TABLE posthouse.leased (
+    seq          bigint PRIMARY KEY,
+    token        uuid NOT NULL,
+    until        timestamptz NOT NULL,
+    started_at   timestamptz NOT NULL,
+    lane         bigint NOT NULL,
+    deliver_by   timestamptz,
+    pos          bigint,
+    epoch        int NOT NULL,
+    attempts     int NOT NULL,
+    generation   int NOT NULL,
+    bytes        int NOT NULL,
+    key_hash     int,
+    max_attempts smallint NOT NULL,
+    releases     smallint NOT NULL,
+    blocks       boolean NOT NULL DEFAULT false,
+    worker       text NOT NULL,
+    key          text
+) WITH (fillfactor = 70);
+CREATE INDEX leased_key ON posthouse.leased (lane, key_hash, key) WHERE key IS NOT NULL;
+
+-- When to look for expired leases: one record for each claim. A hint: the truth is leased.until, which a renewal moves
+-- without touching this. An index on leased.until would cost every message; this costs eight bytes.
+CREATE TABLE posthouse.deadline (
+    until timestamptz NOT NULL,
+    token uuid NOT NULL,
+    seqs  bigint[] NOT NULL
+);
+CREATE INDEX deadline_until ON posthouse.deadline (until);
+
+-- The evidence: one record for each counted lease, never updated.
+CREATE TABLE posthouse.attempt (
+    seq         bigint NOT NULL,
+    started_at  timestamptz NOT NULL,
+    finished_at timestamptz NOT NULL,
+    token       uuid NOT NULL,
+    epoch       int NOT NULL,
+    generation  int NOT NULL,
+    attempt     int NOT NULL,
+    outcome     smallint NOT NULL,
+    worker      text NOT NULL,
+    code        text,
+    error       text,
+    receipt     text,
+    PRIMARY KEY (seq, epoch)
+);
+
+-- Ended without delivery, or held by an operator (reason 0).
+CREATE TABLE posthouse.dead (
+    seq          bigint PRIMARY KEY,
+    at           timestamptz NOT NULL,
+    epoch        int NOT NULL,
+    attempts     int NOT NULL,
+    generation   int NOT NULL,
+    max_attempts smallint NOT NULL,
+    reason       smallint NOT NULL,
+    -- What its death does to its key, and whether it does it now.
+    on_dead      boolean NOT NULL,
+    blocking     boolean NOT NULL,
+    note         text
+);
+
+-- Dedupe keys outlive the bodies. `ended_at` is set when the body is pruned.
+CREATE TABLE posthouse.dedupe (
+    key_hash bytea PRIMARY KEY,
+    id       uuid NOT NULL,
+    ended_at timestamptz,
+    digest   bytea NOT NULL
+);
+CREATE INDEX dedupe_id ON posthouse.dedupe (id);
+CREATE INDEX dedupe_ended ON posthouse.dedupe (ended_at) WHERE ended_at IS NOT NULL;
+
+-- Receipts that a worker asked to keep, by content.
+CREATE TABLE posthouse.receipt (
+    content bytea PRIMARY KEY,
+    seq     bigint NOT NULL,
+    receipt text NOT NULL
+);
+CREATE INDEX receipt_seq ON posthouse.receipt (seq);
+
+-- Who did what by hand, and which worker found its lease lost.
+CREATE TABLE posthouse.audit (
+    n          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL,
+    message_id uuid NOT NULL,
+    actor      text NOT NULL,
+    action     text NOT NULL,
+    detail     text NOT NULL
+);
+CREATE INDEX audit_message ON posthouse.audit (message_id);
+
+-- Relays that wait for a ring. Unlogged: after a crash nobody sleeps.
+CREATE UNLOGGED TABLE posthouse.sleeper (
+    worker text PRIMARY KEY,
+    until  timestamptz NOT NULL
+);
+
+-- What plain SQL producers and workers are held to. One record.
+CREATE TABLE posthouse.settings (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    max_attempts    int NOT NULL DEFAULT 12 CHECK (max_attempts BETWEEN 1 AND 1000),
+    payload_bytes   int NOT NULL DEFAULT 262144 CHECK (payload_bytes BETWEEN 0 AND 16777216),
+    require_tenant  boolean NOT NULL DEFAULT false,
+    dedupe_lifetime interval DEFAULT '7 days',
+    backoff_base    interval NOT NULL DEFAULT '500 milliseconds',
+    backoff_factor  double precision NOT NULL DEFAULT 2,
+    backoff_cap     interval NOT NULL DEFAULT '300 seconds',
+    backoff_jitter  double precision NOT NULL DEFAULT 0.3,
+    backoff_floor   interval NOT NULL DEFAULT '1 millisecond',
+    longest_wish    interval NOT NULL DEFAULT '1 hour'
+);
+INSERT INTO posthouse.settings DEFAULT VALUES;
+
+-- What a claim answers. A type, because a function's argument and its column cannot both be called tenant.
+CREATE TYPE posthouse.claimed AS (
+    id uuid, lease_token uuid, epoch bigint, attempt int, tenant text, namespace text, topic text, order_key text,
+    content_type text, payload bytea, headers jsonb, generation int, max_attempts int, deliver_in interval, parent uuid);

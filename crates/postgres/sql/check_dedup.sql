@@ -1,0 +1,20 @@
+-- The receipt of an earlier delivery of the same content, if its worker asked to keep it: what may be reused instead of
+-- sending again.
+CREATE OR REPLACE FUNCTION posthouse.check_dedup(tenant text, namespace text, topic text, digest bytea) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+    SELECT r.receipt FROM receipt r WHERE r.content = content_hash(check_dedup.tenant, check_dedup.namespace, check_dedup.topic, check_dedup.digest)
+$$;
+
+CREATE OR REPLACE FUNCTION posthouse.content_hash(tenant text, namespace text, topic text, digest bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT sha256(posthouse.prefixed(convert_to(tenant, 'UTF8')) || posthouse.prefixed(convert_to(namespace, 'UTF8'))
+               || posthouse.prefixed(convert_to(topic, 'UTF8')) || posthouse.prefixed(digest))
+$$;
+
+-- Keeps the receipt of a delivered message for its twins in content. The first one stands.
+CREATE OR REPLACE FUNCTION posthouse.keep_receipt(p_seq bigint, p_receipt text) RETURNS void
+LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
+    INSERT INTO receipt (content, seq, receipt)
+    SELECT content_hash(m.tenant, m.namespace, m.topic, m.digest), m.seq, p_receipt FROM message m WHERE m.seq = p_seq
+    ON CONFLICT (content) DO NOTHING
+$$;

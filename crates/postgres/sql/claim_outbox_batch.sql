@@ -1,0 +1,25 @@
+-- Claims for workers in any language: settles what ran out, then grants up to batch_size leases under one fresh token.
+CREATE OR REPLACE FUNCTION posthouse.claim_outbox_batch(
+    batch_size int, worker_id text, lease_seconds double precision, namespaces text[] DEFAULT NULL, tenant text DEFAULT NULL,
+    max_bytes bigint DEFAULT NULL, not_topics text[] DEFAULT '{}')
+RETURNS SETOF posthouse.claimed
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    token CONSTANT uuid := gen_random_uuid();
+BEGIN
+    IF batch_size IS NULL OR batch_size NOT BETWEEN 1 AND 10000 THEN
+        RAISE 'batch_size: must be between 1 and 10000' USING ERRCODE = 'P7006';
+    ELSIF lease_seconds IS NULL OR NOT (lease_seconds >= 0.001 AND lease_seconds <= 86400) THEN
+        RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
+    ELSIF worker_id IS NULL THEN
+        RAISE 'worker_id: must not be NULL' USING ERRCODE = 'P7006';
+    END IF;
+    PERFORM check_name('worker_id', worker_id, 1, 255);
+    PERFORM repair_expired_leases(batch_size);
+    RETURN QUERY
+    SELECT g.id, token, g.epoch::bigint, g.attempt, g.tenant, g.namespace, g.topic, g.order_key, g.content_type, g.payload,
+           coalesce(g.headers, '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent
+    FROM grant_leases(batch_size, worker_id, token, (lease_seconds * 1000)::bigint, max_bytes,
+                      CASE WHEN namespaces = '{}' THEN NULL ELSE namespaces END, claim_outbox_batch.tenant, coalesce(not_topics, '{}'), '{}', '{}', -9223372036854775808, 9223372036854775807) g;
+END $$;

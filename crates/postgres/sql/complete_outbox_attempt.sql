@@ -1,0 +1,87 @@
+-- The state machine for workers that have no library: what an outcome makes of a leased message. The suite compares it
+-- with the pure function, over a table of cases.
+CREATE OR REPLACE FUNCTION posthouse.decide(
+    outcome text, attempts int, max_attempts int, releases int, retry_after interval, roll double precision,
+    OUT evidence smallint, OUT next smallint, OUT reason smallint, OUT delay_ms bigint)
+LANGUAGE plpgsql STABLE SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    s settings;
+    own_ms double precision;
+BEGIN
+    delay_ms := 0;
+    CASE outcome
+        WHEN 'delivered' THEN evidence := 1; next := 1;
+        WHEN 'duplicate' THEN evidence := 2; next := 1;
+        WHEN 'rejected' THEN evidence := 5; next := 3; reason := 2;
+        WHEN 'lease_expired' THEN evidence := 6; next := 2;
+        WHEN 'released' THEN
+            evidence := CASE WHEN releases >= 100 THEN 4 ELSE 0 END; next := 2;
+            delay_ms := coalesce(extract(epoch FROM retry_after) * 1000, 0);
+        WHEN 'retry' THEN
+            evidence := 4; next := 2;
+            SELECT * INTO s FROM settings;
+            own_ms := least(extract(epoch FROM s.backoff_base) * power(s.backoff_factor, least(attempts - 1, 1000)), extract(epoch FROM s.backoff_cap))
+                      * (1 + (2 * roll - 1) * s.backoff_jitter) * 1000;
+            own_ms := greatest(floor(own_ms + 0.5), extract(epoch FROM s.backoff_floor) * 1000, 0);
+            delay_ms := greatest(own_ms, least(extract(epoch FROM retry_after), extract(epoch FROM s.longest_wish)) * 1000);
+        ELSE
+            RAISE 'outcome: must be delivered, duplicate, retry, rejected or released' USING ERRCODE = 'P7006';
+    END CASE;
+    IF next = 2 AND evidence <> 0 AND attempts >= max_attempts THEN
+        next := 3; reason := 1; delay_ms := 0;
+    END IF;
+END $$;
+
+-- Error text as it is recorded: no control characters, at most so many characters.
+CREATE OR REPLACE FUNCTION posthouse.clean(p_text text, p_most int) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT regexp_replace(left(p_text, p_most), '[\x01-\x1f\x7f-\x9f]', ' ', 'g')
+$$;
+
+-- Finishes one attempt. Answers the new state; raises P7002 when the lease is lost. The worker's name is a label: the token
+-- is what is checked.
+CREATE OR REPLACE FUNCTION posthouse.complete_outbox_attempt(
+    id uuid, lease_token uuid, worker_id text, outcome text, error text DEFAULT NULL, retry_after interval DEFAULT NULL,
+    receipt text DEFAULT NULL, code text DEFAULT NULL, keep_receipt boolean DEFAULT false,
+    roll double precision DEFAULT NULL)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    own leased;
+    d record;
+    answer text;
+BEGIN
+    IF complete_outbox_attempt.outcome = 'lease_expired' THEN
+        RAISE 'outcome: must be delivered, duplicate, retry, rejected or released' USING ERRCODE = 'P7006';
+    END IF;
+    SELECT l.* INTO own FROM message m JOIN leased l ON l.seq = m.seq
+    WHERE m.id = complete_outbox_attempt.id AND l.token = lease_token FOR UPDATE OF l;
+    IF NOT FOUND THEN
+        RETURN repeated_completion(complete_outbox_attempt.id, lease_token, complete_outbox_attempt.outcome);
+    END IF;
+    SELECT * INTO d FROM decide(complete_outbox_attempt.outcome, own.attempts, own.max_attempts, own.releases, retry_after, coalesce(roll, random()));
+    SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
+                   ARRAY[own.max_attempts::bigint], ARRAY[clean(complete_outbox_attempt.code, 64)], ARRAY[clean(complete_outbox_attempt.error, 512)],
+                   ARRAY[clean(complete_outbox_attempt.receipt, 255)]))[1] INTO answer;
+    IF answer = 'lost' THEN
+        RAISE 'the lease on message % is lost', complete_outbox_attempt.id USING ERRCODE = 'P7002',
+            HINT = 'somebody else may finish it now; forget it, and call record_conflict if you want it on record';
+    END IF;
+    IF complete_outbox_attempt.keep_receipt AND d.evidence = 1 AND receipt IS NOT NULL THEN
+        PERFORM keep_receipt(own.seq, clean(receipt, 255));
+    END IF;
+    RETURN CASE d.next WHEN 1 THEN 'done' WHEN 2 THEN 'pending' ELSE 'dead' END;
+END $$;
+
+-- The lease is gone. If this very completion ended it (its reply was lost), say so again; else the lease is lost.
+CREATE OR REPLACE FUNCTION posthouse.repeated_completion(p_id uuid, p_token uuid, p_outcome text) RETURNS text
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM message m JOIN attempt a ON a.seq = m.seq WHERE m.id = p_id AND a.token = p_token AND outcome_word(a.outcome) = p_outcome)
+       OR p_outcome = 'released' AND EXISTS (SELECT FROM message m JOIN live v ON v.seq = m.seq WHERE m.id = p_id AND v.released = p_token) THEN
+        RETURN (SELECT v.state FROM messages v WHERE v.id = p_id);
+    END IF;
+    RAISE 'the lease on message % is lost', p_id USING ERRCODE = 'P7002',
+        HINT = 'somebody else may finish it now; forget it, and call record_conflict if you want it on record';
+END $$;

@@ -1,0 +1,49 @@
+-- Leases that ran out, by number from above p_after. Hints whose leases have all ended are cleared away, and hints whose
+-- leases were renewed move to the next deadline. A lease that a handler's own transaction is settling right now is left.
+CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int)
+RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    t CONSTANT timestamptz := clock();
+    h record;
+    held record;
+    over bigint[] := '{}';
+BEGIN
+    FOR h IN SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 1000 FOR UPDATE SKIP LOCKED LOOP
+        SELECT min(l.until) AS first, array_agg(l.seq) AS seqs, array_agg(l.seq) FILTER (WHERE l.until <= t AND l.seq > p_after) AS late
+        INTO held FROM leased l WHERE l.seq = ANY (h.seqs) AND l.token = h.token;
+        IF held.seqs IS NULL THEN
+            DELETE FROM deadline d WHERE d.ctid = h.c;
+        ELSIF held.first > t THEN
+            UPDATE deadline d SET until = held.first, seqs = held.seqs WHERE d.ctid = h.c;
+        ELSE
+            over := over || coalesce(held.late, '{}');
+        END IF;
+        EXIT WHEN cardinality(over) >= p_most;
+    END LOOP;
+    RETURN QUERY
+    SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind
+    FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t ORDER BY l.seq LIMIT p_most FOR UPDATE SKIP LOCKED) l
+    JOIN message m ON m.seq = l.seq ORDER BY l.seq;
+END $$;
+
+-- Settles what ran out, and answers how many. For workers in any language and for operators.
+CREATE OR REPLACE FUNCTION posthouse.repair_expired_leases(max_rows int DEFAULT 1000) RETURNS int
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    e record;
+    answers text[];
+BEGIN
+    IF max_rows IS NULL OR max_rows NOT BETWEEN 1 AND 100000 THEN
+        RAISE 'max_rows: must be between 1 and 100000' USING ERRCODE = 'P7006';
+    END IF;
+    SELECT array_agg(x.seq) AS seqs, array_agg(x.token) AS tokens, array_agg(x.epoch::bigint) AS epochs, array_agg(6::bigint) AS outcomes,
+           array_agg(d.next::bigint) AS nexts, array_agg(d.reason::bigint) AS reasons, array_agg(0::bigint) AS delays,
+           array_agg(x.max_attempts::bigint) AS budgets, array_agg('lease_expired'::text) AS codes
+    INTO e FROM expired(-1, max_rows) x CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts, x.releases, NULL, 0.5) d;
+    IF e.seqs IS NULL THEN RETURN 0; END IF;
+    answers := settle(e.seqs, e.tokens, e.epochs, e.outcomes, e.nexts, e.reasons, e.delays, e.budgets, e.codes, NULL, NULL);
+    RETURN (SELECT count(*) FROM unnest(answers) a WHERE a = 'settled');
+END $$;

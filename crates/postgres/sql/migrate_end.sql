@@ -1,0 +1,3 @@
+-- The version this schema has, and the oldest one that can work on it.
+INSERT INTO posthouse.schema_version (version, oldest) VALUES ($1, $2)
+ON CONFLICT (one) DO UPDATE SET version = excluded.version, oldest = excluded.oldest

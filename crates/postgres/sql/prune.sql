@@ -1,0 +1,29 @@
+-- Retention: removes messages that ended longer than p_older ago, with their evidence, and dedupe keys whose lifetime is
+-- over; at most p_most of each. What lives, is held or blocks its key stays. A dedupe key keeps the time its message ended.
+CREATE OR REPLACE FUNCTION posthouse.prune(p_older interval, p_most int, OUT messages bigint, OUT dedupe_keys bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    t CONSTANT timestamptz := clock();
+    seqs bigint[];
+BEGIN
+    seqs := ARRAY(
+        SELECT m.seq FROM message m JOIN messages v ON v.seq = m.seq
+        WHERE m.created_at <= t - p_older AND v.state IN ('done', 'dead') AND v.finished_at <= t - p_older
+        ORDER BY m.seq LIMIT p_most FOR UPDATE OF m SKIP LOCKED);
+    -- An operator may be replaying one: lock what is dead, then look again.
+    PERFORM FROM dead d WHERE d.seq = ANY (seqs) ORDER BY d.seq FOR UPDATE;
+    seqs := ARRAY(
+        SELECT v.seq FROM messages v LEFT JOIN dead d ON d.seq = v.seq
+        WHERE v.seq = ANY (seqs) AND v.state IN ('done', 'dead') AND NOT coalesce(d.blocking, false));
+    UPDATE dedupe d SET ended_at = v.finished_at FROM messages v WHERE v.seq = ANY (seqs) AND v.dedupe_key IS NOT NULL AND d.id = v.id;
+    DELETE FROM dead d WHERE d.seq = ANY (seqs);
+    DELETE FROM receipt r WHERE r.seq = ANY (seqs);
+    DELETE FROM attempt a WHERE a.seq = ANY (seqs);
+    DELETE FROM message m WHERE m.seq = ANY (seqs);
+    GET DIAGNOSTICS prune.messages = ROW_COUNT;
+    DELETE FROM dedupe d WHERE d.ctid = ANY (ARRAY(
+        SELECT q.ctid FROM dedupe q, settings s WHERE q.ended_at + s.dedupe_lifetime <= t LIMIT p_most FOR UPDATE OF q SKIP LOCKED));
+    GET DIAGNOSTICS prune.dedupe_keys = ROW_COUNT;
+END $$;
+

@@ -1,0 +1,42 @@
+-- Moves deadlines of leases that are still held. Answers for each: renewed, locked (a handler's own transaction has it: not
+-- lost, and not moved) or lost. It never waits, so the clock is read after the locks are there.
+CREATE OR REPLACE FUNCTION posthouse.renew(p_seq bigint[], p_token uuid[], p_lease_ms bigint) RETURNS text[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    mine tid[];
+    t timestamptz;
+    renewed bigint[];
+BEGIN
+    mine := ARRAY(SELECT l.ctid FROM leased l JOIN unnest(p_seq, p_token) i(seq, token) ON l.seq = i.seq AND l.token = i.token
+                  ORDER BY l.seq FOR UPDATE OF l SKIP LOCKED);
+    t := clock();
+    WITH u AS (
+        UPDATE leased l SET until = t + p_lease_ms * interval '1 millisecond' WHERE l.ctid = ANY (mine) AND l.until > t RETURNING l.seq)
+    SELECT coalesce(array_agg(u.seq), '{}') INTO renewed FROM u;
+    RETURN ARRAY(
+        SELECT CASE WHEN i.seq = ANY (renewed) AND l.token = i.token THEN 'renewed'
+                    WHEN l.until > t AND l.token = i.token THEN 'locked'
+                    ELSE 'lost' END
+        FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o) LEFT JOIN leased l ON l.seq = i.seq ORDER BY i.o);
+END $$;
+
+-- Moves one deadline, for workers in any language. Answers the new deadline; raises P7002 when the lease is lost.
+CREATE OR REPLACE FUNCTION posthouse.renew_lease(id uuid, lease_token uuid, worker_id text, lease_seconds double precision) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    own bigint;
+    answer text;
+BEGIN
+    IF lease_seconds IS NULL OR NOT (lease_seconds >= 0.001 AND lease_seconds <= 86400) THEN
+        RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
+    END IF;
+    SELECT m.seq INTO own FROM message m WHERE m.id = renew_lease.id;
+    answer := (renew(ARRAY[own], ARRAY[lease_token], (lease_seconds * 1000)::bigint))[1];
+    IF answer = 'lost' THEN
+        RAISE 'the lease on message % is lost', renew_lease.id USING ERRCODE = 'P7002';
+    END IF;
+    RETURN (SELECT l.until FROM leased l WHERE l.seq = own AND l.token = lease_token);
+END $$;

@@ -1,0 +1,105 @@
+-- Ends leases: the only way out of `leased`. What becomes of each message was decided before; this performs it, fenced by
+-- the token and the deadline, and answers for each: settled, repeated (it had been, by this very lease) or lost.
+--
+-- The numbers: p_outcome 0 released, else the evidence (1 delivered, 2 duplicate, 3 expanded, 4 retry, 5 rejected,
+-- 6 lease expired, 7 lapsed); p_next 1 done, 2 pending, 3 dead. The lists come sorted by p_seq, so that locks are taken in
+-- one order. Lease records are found by their number in a nested loop; the lists may be long, the tables never matter.
+CREATE OR REPLACE FUNCTION posthouse.settle(
+    p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_next bigint[], p_reason bigint[], p_delay_ms bigint[],
+    p_max_attempts bigint[], p_code text[], p_error text[], p_receipt text[])
+RETURNS text[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    t CONSTANT timestamptz := clock();
+    n CONSTANT int := cardinality(p_seq);
+    won bigint[];
+    first_deadline timestamptz;
+    back boolean;
+BEGIN
+    IF p_next = array_fill(1::bigint, ARRAY[n]) THEN
+        WITH d AS (
+            DELETE FROM leased l USING unnest(p_seq, p_token, p_outcome, p_code, p_receipt) WITH ORDINALITY i(seq, token, outcome, code, receipt, o)
+            WHERE l.seq = i.seq AND l.token = i.token AND l.until > t
+            RETURNING l.seq, l.epoch, l.attempts, l.generation, l.worker, l.token, l.started_at, l.until, i.outcome, i.code, i.receipt, i.o),
+        a AS (
+            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, worker, token, code, receipt, started_at, finished_at)
+            SELECT d.seq, d.epoch, d.generation, d.attempts, d.outcome, d.worker, d.token, d.code, d.receipt, d.started_at, t FROM d)
+        SELECT array_agg(d.o), min(d.until) INTO won, first_deadline FROM d;
+    ELSE
+        PERFORM pg_current_xact_id();
+        WITH d AS (
+            DELETE FROM leased l
+            USING unnest(p_seq, p_token, p_outcome, p_next, p_reason, p_delay_ms, p_max_attempts, p_code, p_error, p_receipt) WITH ORDINALITY
+                  i(seq, token, outcome, next, reason, delay, budget, code, error, receipt, o)
+            WHERE l.seq = i.seq AND l.token = i.token AND (l.until > t) = (i.outcome <> 6)
+            RETURNING l.*, i.outcome, i.next, i.reason, i.budget, i.code, i.error, i.receipt, i.o,
+                      t + i.delay * interval '1 millisecond' AS due_at, l.blocks AND i.next = 3 AND i.reason <> 5 AS blocking,
+                      CASE WHEN i.outcome = 0 THEN l.attempts - 1 ELSE l.attempts END AS counted,
+                      CASE WHEN i.outcome = 0 THEN l.releases + 1 ELSE 0 END AS let_go,
+                      CASE WHEN i.outcome = 0 THEN l.token END AS let_go_by),
+        a AS (
+            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, worker, token, code, error, receipt, started_at, finished_at)
+            SELECT d.seq, d.epoch, d.generation, d.attempts, d.outcome, d.worker, d.token, d.code, d.error, d.receipt, d.started_at, t FROM d WHERE d.outcome <> 0),
+        r AS (
+            INSERT INTO ready (lane, pos, seq, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases)
+            SELECT d.lane, nextval('message_seq_seq'), d.seq, d.due_at, d.deliver_by, d.let_go_by, d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go
+            FROM d WHERE d.next = 2 AND d.key IS NULL AND d.due_at <= t),
+        s AS (
+            INSERT INTO sched (seq, due_at, lane, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases)
+            SELECT d.seq, d.due_at, d.lane, d.deliver_by, d.let_go_by, d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go
+            FROM d WHERE d.next = 2 AND d.key IS NULL AND d.due_at > t),
+        -- Back to its own place in its key: pending again, or dead and in the way of the later ones.
+        k AS (
+            INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
+            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, d.deliver_by, d.let_go_by,
+                   d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go, d.blocks
+            FROM d WHERE d.key IS NOT NULL AND (d.next = 2 OR d.blocking)),
+        x AS (
+            INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
+            SELECT d.seq, t, d.epoch, d.attempts, d.generation, d.budget, d.reason, d.blocks, d.blocking FROM d WHERE d.next = 3)
+        SELECT array_agg(d.o), min(d.until) FILTER (WHERE d.outcome <> 6), bool_or(d.key IS NOT NULL AND (d.next = 2 OR d.blocking) AND d.outcome <> 6)
+        INTO won, first_deadline, back FROM d;
+        IF back THEN PERFORM release_rest(p_seq, p_token, t); END IF;
+    END IF;
+    -- The deadline is judged after the locks: if one passed while we waited for them, all is undone and judged again.
+    IF first_deadline <= clock() THEN
+        RAISE 'a deadline passed while its message was being locked' USING ERRCODE = 'P7010';
+    END IF;
+    IF cardinality(won) = n THEN RETURN array_fill('settled'::text, ARRAY[n]); END IF;
+    RETURN settle_answers(p_seq, p_token, p_epoch, p_outcome, coalesce(won, '{}'));
+END $$;
+
+-- What to tell those that did not win: this very lease may have won before.
+CREATE OR REPLACE FUNCTION posthouse.settle_answers(p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_won bigint[]) RETURNS text[]
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE
+            WHEN i.o = ANY (p_won) THEN 'settled'
+            WHEN EXISTS (SELECT FROM attempt a WHERE a.seq = i.seq AND a.epoch = i.epoch AND a.token = i.token AND a.outcome = i.outcome) THEN 'repeated'
+            WHEN i.outcome = 0 AND EXISTS (
+                SELECT FROM live v WHERE v.seq = i.seq AND v.released = i.token) THEN 'repeated'
+            ELSE 'lost' END
+        FROM unnest(p_seq, p_token, p_epoch, p_outcome) WITH ORDINALITY i(seq, token, epoch, outcome, o) ORDER BY i.o);
+END $$;
+
+-- After a message went back to its key, or died in its way, the later ones of the same run must not be sent: they go back
+-- too, uncounted, in the same transaction.
+CREATE OR REPLACE FUNCTION posthouse.release_rest(p_seq bigint[], p_token uuid[], p_now timestamptz) RETURNS void
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+BEGIN
+    WITH heads AS (
+        SELECT k.lane, k.key_hash, k.key, i.token, min(k.pos) AS pos
+        FROM unnest(p_seq, p_token) i(seq, token) JOIN message m ON m.seq = i.seq AND m.order_key IS NOT NULL
+        JOIN keyed k ON k.lane = lane(m.namespace, m.tenant) AND k.key_hash = key_hash(m.order_key) AND k.key = m.order_key AND k.seq = i.seq
+        GROUP BY 1, 2, 3, 4),
+    d AS (
+        DELETE FROM leased l USING heads h
+        WHERE l.lane = h.lane AND l.key_hash = h.key_hash AND l.key = h.key AND l.key IS NOT NULL AND l.token = h.token AND l.pos > h.pos AND l.until > p_now
+        RETURNING l.*)
+    INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
+    SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, p_now, d.deliver_by, d.token, d.epoch, d.attempts - 1, d.generation, d.bytes, d.max_attempts, least(d.releases + 1, 100), d.blocks FROM d;
+END $$;

@@ -1,0 +1,154 @@
+//! Enqueueing in the application's own transaction.
+
+use posthouse_core::{Enqueued, Error, Limits, Message, MessageId, OnDead, OnDuplicate, Order, Settlement, Verdict};
+use std::time::Duration;
+use uuid::Uuid;
+
+use crate::{Arg, Call, Run, Schema, settle};
+
+/// Messages in one statement of a bulk enqueue. More arrive in several.
+const CHUNK: usize = 1000;
+
+/// The application's side: writes messages into its own transaction. Cheap to make and to clone; holds no connection.
+///
+/// ```no_run
+/// # use posthouse_postgres::Outbox;
+/// # use posthouse_core::Message;
+/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let outbox = Outbox::default();
+/// let mut tx = client.transaction().await?;
+/// tx.execute("update orders set state = 'placed' where id = $1", &[&42i64]).await?;
+/// outbox.enqueue(&mut tx, Message::json("order.placed", &42)?).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Outbox {
+    schema: Schema,
+    limits: Limits,
+}
+
+impl Outbox {
+    /// An outbox in another schema than `posthouse`.
+    pub fn in_schema(schema: Schema) -> Self {
+        Self {
+            schema,
+            limits: Limits::default(),
+        }
+    }
+
+    /// With other limits than the default ones.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Enqueues one message in the caller's transaction. It exists if and only if that transaction commits.
+    pub async fn enqueue<T: Run>(&self, tx: &mut T, message: Message) -> Result<Enqueued, Error> {
+        let answers = self.enqueue_all(tx, vec![message]).await?;
+        answers
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::Internal("one message, no answer".into()))
+    }
+
+    /// Enqueues many, one statement for each thousand. Answers in the same order.
+    pub async fn enqueue_all<T: Run>(&self, tx: &mut T, mut messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        messages.iter().try_for_each(|m| m.check(&self.limits))?;
+        let mut answers = Vec::with_capacity(messages.len());
+        while !messages.is_empty() {
+            let rest = messages.split_off(messages.len().min(CHUNK));
+            let (call, ids) = enqueue_call(&self.schema, messages);
+            let twins = tx.run(&call).await?;
+            answers.extend(read_answers(ids, twins)?);
+            messages = rest;
+        }
+        Ok(answers)
+    }
+
+    /// Settles a lease in the caller's own transaction: its writes and the settlement commit together or not at all.
+    ///
+    /// On [`Verdict::LeaseLost`] the caller should roll back: somebody else may finish the message now.
+    pub async fn settle_in<T: Run>(&self, tx: &mut T, settlement: &Settlement) -> Result<Verdict, Error> {
+        settlement.follow_ups.iter().try_for_each(|m| m.check(&self.limits))?;
+        let answers = tx.run(&settle::call(&self.schema, &[settlement])).await?;
+        match settle::read_verdicts(answers, 1)?.first() {
+            Some(settle::Answer::Settled) => {}
+            Some(settle::Answer::Repeated) => return Ok(Verdict::Settled),
+            _ => return Ok(Verdict::LeaseLost),
+        }
+        if !settlement.follow_ups.is_empty() {
+            self.enqueue_all(tx, settlement.follow_ups.clone()).await?;
+        }
+        Ok(Verdict::Settled)
+    }
+}
+
+/// The call that enqueues these messages, and the ids they have if they are new.
+pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Vec<MessageId>) {
+    let check_ids = messages.iter().any(|m| m.id.is_some());
+    let ids: Vec<_> = messages
+        .iter()
+        .map(|m| m.id.unwrap_or_else(|| MessageId(Uuid::now_v7())))
+        .collect();
+    let text = |f: fn(&Message) -> &str| Arg::Texts(Some(messages.iter().map(|m| Some(f(m).to_owned())).collect()));
+    let args = vec![
+        Arg::Uuids(Some(ids.iter().map(|id| Some(id.0)).collect())),
+        text(|m| &m.tenant),
+        text(|m| &m.namespace),
+        text(|m| &m.topic),
+        text(|m| &m.content_type),
+        Arg::Blobs(Some(messages.iter().map(|m| m.payload.clone()).collect())),
+        Arg::Blobs(Some(messages.iter().map(|m| m.digest().0.to_vec()).collect())),
+        Arg::Texts(unless_all_none(&messages, |m| m.order_key.clone())),
+        Arg::Texts(unless_all_none(&messages, |m| m.dedupe_key.clone())),
+        Arg::Texts(unless_all_none(&messages, headers_json)),
+        Arg::Longs(unless_all_none(&messages, |m| {
+            (!m.delay.is_zero()).then(|| millis(m.delay))
+        })),
+        Arg::Longs(unless_all_none(&messages, |m| m.deliver_in.map(millis))),
+        Arg::Longs(unless_all_none(&messages, |m| m.max_attempts.map(i64::from))),
+        Arg::Flags(unless_all_false(&messages, |m| m.on_dead == OnDead::Block)),
+        Arg::Flags(unless_all_false(&messages, |m| m.on_duplicate == OnDuplicate::Keep)),
+        Arg::Flags(unless_all_false(&messages, |m| m.order == Order::Relaxed)),
+        Arg::Flags(unless_all_false(&messages, |m| m.kind == posthouse_core::Kind::Child)),
+        Arg::Uuids(unless_all_none(&messages, |m| m.parent.map(|p| p.0))),
+        Arg::Texts(unless_all_none(&messages, |m| m.destination.clone())),
+        Arg::Flag(check_ids),
+    ];
+    let sql = format!(
+        "SELECT {schema}.enqueue_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20)::text[]"
+    );
+    (Call { sql, args }, ids)
+}
+
+/// NULL means that all are new; else the id of the one that was there already, for each that is not.
+pub(crate) fn read_answers(ids: Vec<MessageId>, twins: Option<Vec<Option<String>>>) -> Result<Vec<Enqueued>, Error> {
+    let Some(twins) = twins else {
+        return Ok(ids.into_iter().map(Enqueued::New).collect());
+    };
+    let answer = |(id, twin): (MessageId, Option<String>)| match twin {
+        None => Ok(Enqueued::New(id)),
+        Some(text) => text.parse().map(Enqueued::Duplicate).map_err(Error::Invalid),
+    };
+    ids.into_iter().zip(twins).map(answer).collect()
+}
+
+/// An array that says nothing is not sent.
+fn unless_all_none<T>(messages: &[Message], get: impl Fn(&Message) -> Option<T>) -> Option<Vec<Option<T>>> {
+    let values: Vec<_> = messages.iter().map(get).collect();
+    values.iter().any(Option::is_some).then_some(values)
+}
+
+fn unless_all_false(messages: &[Message], get: impl Fn(&Message) -> bool) -> Option<Vec<bool>> {
+    let values: Vec<_> = messages.iter().map(get).collect();
+    values.contains(&true).then_some(values)
+}
+
+fn headers_json(message: &Message) -> Option<String> {
+    (!message.headers.is_empty()).then(|| serde_json::Value::from_iter(message.headers.clone()).to_string())
+}
+
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,117 @@
+//! What an SQLSTATE means to our users. The one table for every driver.
+
+use posthouse_core::{BoxError, Error, Invalid, MessageId, State};
+
+/// The meaning of a database error. `detail` and `hint` carry what our functions put there: an id, a state, a field.
+///
+/// Public, so that an adapter for a driver that we do not know answers the same errors.
+pub fn from_sqlstate(state: &str, message: &str, detail: Option<&str>, hint: Option<&str>, source: BoxError) -> Error {
+    match state {
+        "P7003" => illegal(message, detail, hint).unwrap_or(Error::Internal(source)),
+        "P7004" => match (detail.and_then(|d| d.parse().ok()), hint) {
+            (Some(existing), Some("id")) => Error::DedupeConflict { key: "id", existing },
+            (Some(existing), _) => Error::DedupeConflict {
+                key: "dedupe_key",
+                existing,
+            },
+            _ => Error::Internal(source),
+        },
+        "P7002" => last_id(message).map_or(Error::Internal(source), Error::LeaseLost),
+        "P7005" => last_id(message).map_or(Error::Internal(source), Error::NotFound),
+        "P7006" => Error::Invalid(invalid(message)),
+        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first.
+        "40001" | "40P01" | "55P03" | "23505" | "P7010" => Error::Contention(source),
+        "57014" => Error::Timeout(source),
+        // The schema, a table or a function is missing, or has other arguments.
+        "3F000" | "42P01" | "42883" => Error::Schema(format!(
+            "the database has no usable Posthouse schema ({message}); run `posthouse migrate`"
+        )),
+        // Shut down, cannot connect now, too many connections, read-only standby.
+        "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
+        s if s.starts_with("08") || s.starts_with("28") || s.starts_with("3D") => Error::Unavailable(source),
+        _ => Error::Internal(source),
+    }
+}
+
+/// The meaning of an error of tokio-postgres.
+pub(crate) fn from_driver(e: tokio_postgres::Error) -> Error {
+    match e.as_db_error() {
+        Some(db) => {
+            let (state, message) = (db.code().code().to_owned(), db.message().to_owned());
+            let (detail, hint) = (db.detail().map(str::to_owned), db.hint().map(str::to_owned));
+            let source = format!("{message} (SQLSTATE {state})").into();
+            from_sqlstate(&state, &message, detail.as_deref(), hint.as_deref(), source)
+        }
+        None if e.is_closed() || std::error::Error::source(&e).is_some_and(|s| s.is::<std::io::Error>()) => {
+            Error::Unavailable(with_causes(&e))
+        }
+        None => Error::Internal(with_causes(&e)),
+    }
+}
+
+/// The meaning of an error of the pool.
+pub(crate) fn from_pool(e: deadpool_postgres::PoolError) -> Error {
+    match e {
+        deadpool_postgres::PoolError::Backend(e) => match from_driver(e) {
+            Error::Internal(source) => Error::Unavailable(source),
+            other => other,
+        },
+        other => Error::Unavailable(other.into()),
+    }
+}
+
+/// Drivers hide their causes; people need them.
+fn with_causes(e: &dyn std::error::Error) -> BoxError {
+    let mut text = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text.into()
+}
+
+fn illegal(message: &str, detail: Option<&str>, hint: Option<&str>) -> Option<Error> {
+    let id = message
+        .split_whitespace()
+        .find_map(|word| word.trim_end_matches(':').parse().ok())?;
+    let state = detail?.parse::<State>().ok()?;
+    let verb = ["replay", "quarantine", "cancel", "resolve", "discard"]
+        .into_iter()
+        .find(|v| Some(*v) == hint)?;
+    Some(Error::IllegalState { id, state, verb })
+}
+
+fn last_id(message: &str) -> Option<MessageId> {
+    message.split_whitespace().find_map(|word| word.parse().ok())
+}
+
+fn invalid(message: &str) -> Invalid {
+    const FIELDS: [&str; 20] = [
+        "topic",
+        "payload",
+        "tenant",
+        "namespace",
+        "content_type",
+        "order_key",
+        "dedupe_key",
+        "headers",
+        "delay",
+        "deliver_in",
+        "max_attempts",
+        "on_duplicate",
+        "on_dead",
+        "ordering",
+        "actor",
+        "batch_size",
+        "lease_seconds",
+        "worker_id",
+        "messages",
+        "outcome",
+    ];
+    let (field, problem) = message.split_once(": ").unwrap_or(("argument", message));
+    Invalid::new(
+        FIELDS.into_iter().find(|f| field.starts_with(f)).unwrap_or("argument"),
+        problem,
+    )
+}

@@ -1,0 +1,147 @@
+//! What a claimer remembers between claims: which lanes have work, and how far it has passed in each.
+//!
+//! Without it, each claim would walk the index entries of all messages that a long transaction elsewhere keeps from being
+//! cleaned up, and slow down for as long as that lasts. A floor only delays, bounded; it never skips: it rises no higher than
+//! a place below which nothing new can be committed, and every so often a claim starts from the very beginning, to find
+//! what a crashed claim left behind.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+/// One set of floors for each choice of namespaces.
+#[derive(Default)]
+pub(crate) struct FloorBook {
+    sets: HashMap<Vec<String>, Floors>,
+}
+
+/// The most lanes one claim looks into, and the most that are remembered.
+const WINDOW: usize = 128;
+const MOST_LANES: usize = 100_000;
+const MOST_SETS: usize = 64;
+
+impl FloorBook {
+    pub(crate) fn of(&mut self, namespaces: &[String]) -> &mut Floors {
+        if self.sets.len() >= MOST_SETS && !self.sets.contains_key(namespaces) {
+            self.sets.clear();
+        }
+        self.sets.entry(namespaces.to_vec()).or_default()
+    }
+}
+
+/// A sample of the sequence: once no transaction older than `x` is open, no place of `s` or below can still appear.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) s: i64,
+    pub(crate) x: i64,
+    pub(crate) oldest: i64,
+}
+
+/// The floors of one choice of namespaces.
+#[derive(Default)]
+pub(crate) struct Floors {
+    lanes: BTreeMap<i64, i64>,
+    cursor: Option<i64>,
+    base: i64,
+    waiting: Option<Sample>,
+    sampled: Option<Instant>,
+    full_pass: Option<Instant>,
+}
+
+/// Which lanes to look into, from where, and between which bounds to look for lanes that are not known yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) lanes: Vec<i64>,
+    pub(crate) floors: Vec<i64>,
+    pub(crate) lo: i64,
+    pub(crate) hi: i64,
+}
+
+impl Plan {
+    /// To look everywhere, remembering nothing.
+    pub(crate) const fn blank() -> Self {
+        Self {
+            lanes: Vec::new(),
+            floors: Vec::new(),
+            lo: i64::MIN,
+            hi: i64::MAX,
+        }
+    }
+}
+
+impl Floors {
+    /// Whether it is time for a sample.
+    pub(crate) fn wants_sample(&self, now: Instant, every: Duration) -> bool {
+        self.sampled.is_none_or(|at| now.duration_since(at) >= every)
+    }
+
+    /// Takes a sample. The one before it becomes the base when no transaction that is older than it is open any more.
+    pub(crate) fn sampled(&mut self, sample: Sample, now: Instant) {
+        self.sampled = Some(now);
+        match self.waiting {
+            Some(earlier) if sample.oldest >= earlier.x => {
+                self.base = self.base.max(earlier.s);
+                self.waiting = Some(sample);
+            }
+            Some(_) => {}
+            None => self.waiting = Some(sample),
+        }
+    }
+
+    /// Where the next claim looks. Lanes take turns when there are more than fit.
+    pub(crate) fn plan(&mut self, batch: u32, now: Instant, full_pass_every: Duration) -> Plan {
+        if self
+            .full_pass
+            .is_none_or(|at| now.duration_since(at) >= full_pass_every)
+        {
+            self.full_pass = Some(now);
+            self.lanes.values_mut().for_each(|floor| *floor = 0);
+        }
+        let window = WINDOW.min(batch as usize).max(1);
+        let from = self.cursor.unwrap_or(i64::MIN);
+        let chosen: Vec<_> = self.lanes.range(from..).take(window).map(|(l, f)| (*l, *f)).collect();
+        let bounds = (chosen.first().map(|c| c.0), chosen.last().map(|c| c.0));
+        // Between the neighbours of the window: further out are lanes that we know, and whose turn it is not.
+        let lo = bounds
+            .0
+            .and_then(|first| self.lanes.range(..first).next_back())
+            .map_or(i64::MIN, |(l, _)| l.saturating_add(1));
+        let above = bounds
+            .1
+            .and_then(|last| self.lanes.range(last.saturating_add(1)..).next())
+            .map(|(l, _)| *l);
+        self.cursor = above;
+        let hi = above.map_or(i64::MAX, |l| l.saturating_sub(1));
+        Plan {
+            lanes: chosen.iter().map(|c| c.0).collect(),
+            floors: chosen.iter().map(|c| c.1).collect(),
+            lo,
+            hi,
+        }
+    }
+
+    /// What a claim took: (lane, place) of each message. `cut` says that it may have left messages that were free.
+    pub(crate) fn claimed(&mut self, plan: &Plan, taken: impl Iterator<Item = (i64, i64)>, cut: bool) {
+        let mut highest: HashMap<i64, i64> = HashMap::new();
+        for (lane, pos) in taken {
+            let high = highest.entry(lane).or_insert(pos);
+            *high = pos.max(*high);
+        }
+        for lane in &plan.lanes {
+            let passed = if cut {
+                highest.get(lane).copied()
+            } else {
+                Some(self.base)
+            };
+            if let (Some(passed), Some(floor)) = (passed, self.lanes.get_mut(lane)) {
+                *floor = passed.min(self.base).max(*floor);
+            }
+        }
+        for lane in highest.into_keys() {
+            if self.lanes.len() < MOST_LANES {
+                self.lanes.entry(lane).or_insert(0);
+            }
+        }
+    }
+}

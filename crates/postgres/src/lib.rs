@@ -1,0 +1,34 @@
+//! The PostgreSQL store of Posthouse (14 and later).
+//!
+//! The operations are SQL functions, one file each in `sql/`, applied by [`Postgres::migrate`]: they are the public contract
+//! for every language, and what this crate itself calls. So there is one implementation, fenced in the database.
+//!
+//! An application enqueues in its own transaction, with its own driver, through [`Outbox`]; a relay works through
+//! [`Postgres`], which is a [`Store`](posthouse_core::Store) and an [`Admin`](posthouse_core::Admin).
+
+mod admin;
+mod call;
+mod claim;
+mod enqueue;
+mod error;
+mod floors;
+mod migrate;
+mod rows;
+mod schema;
+mod settle;
+#[cfg(feature = "sqlx")]
+mod sqlx;
+mod store;
+mod wake;
+
+pub use call::{Arg, Call, Run};
+pub use enqueue::Outbox;
+pub use error::from_sqlstate;
+pub use migrate::{Migrated, SCHEMA_VERSION};
+pub use schema::Schema;
+pub use store::{Options, Postgres};
+
+/// The SQL files that [`Postgres::migrate`] applies, by name, with the schema as it is written in them.
+pub mod sql {
+    pub use crate::migrate::{FUNCTIONS, MIGRATIONS};
+}

@@ -1,0 +1,216 @@
+//! Rows of the database as types of the core.
+
+use posthouse_core::{
+    Attempt, AuditEntry, BoxError, Claimed, Conflict, Delivery, Digest, Error, Headers, Kind, Lease, LeaseToken,
+    MessageId, MessageView, OnDead, Standing, State, Timestamp,
+};
+use std::{
+    str::FromStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio_postgres::{Row, types::FromSql};
+use uuid::Uuid;
+
+use crate::error::from_driver;
+
+/// A granted message and where it was.
+pub(crate) struct Granted {
+    pub(crate) claimed: Claimed,
+    pub(crate) lane: i64,
+    pub(crate) pos: i64,
+    pub(crate) unkeyed: bool,
+}
+
+fn get<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Error> {
+    row.try_get(name).map_err(from_driver)
+}
+
+fn number<T: TryFrom<i64>>(row: &Row, name: &str) -> Result<T, Error>
+where
+    T::Error: Into<BoxError>,
+{
+    T::try_from(get(row, name)?).map_err(|e| Error::Internal(e.into()))
+}
+
+fn small(row: &Row, name: &str) -> Result<u32, Error> {
+    u32::try_from(get::<i32>(row, name)?).map_err(|e| Error::Internal(e.into()))
+}
+
+fn word<T: FromStr>(row: &Row, name: &str) -> Result<T, Error>
+where
+    T::Err: Into<BoxError>,
+{
+    get::<&str>(row, name)?
+        .parse()
+        .map_err(|e: T::Err| Error::Internal(e.into()))
+}
+
+fn time(at: SystemTime) -> Timestamp {
+    let micros = match at.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_micros()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |m| -m),
+    };
+    Timestamp::from_micros(micros)
+}
+
+fn when(row: &Row, name: &str) -> Result<Option<Timestamp>, Error> {
+    Ok(get::<Option<SystemTime>>(row, name)?.map(time))
+}
+
+fn at(row: &Row, name: &str) -> Result<Timestamp, Error> {
+    Ok(time(get::<SystemTime>(row, name)?))
+}
+
+const fn on_dead(blocks: bool) -> OnDead {
+    if blocks { OnDead::Block } else { OnDead::Pass }
+}
+
+fn headers(row: &Row) -> Result<Headers, Error> {
+    let value: Option<serde_json::Value> = get(row, "headers")?;
+    value.map_or_else(
+        || Ok(Headers::new()),
+        |v| serde_json::from_value(v).map_err(|e| Error::Internal(e.into())),
+    )
+}
+
+const fn kind(number: i16) -> Kind {
+    if number == 1 { Kind::Child } else { Kind::Message }
+}
+
+pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Granted, Error> {
+    let id = MessageId(get(row, "id")?);
+    let epoch = u64::from(small(row, "epoch")?);
+    let (attempt, generation) = (small(row, "attempt")?, small(row, "generation")?);
+    let standing = Standing {
+        state: State::Leased,
+        attempts: attempt,
+        max_attempts: small(row, "max_attempts")?,
+        generation,
+        epoch,
+        releases: small(row, "releases")?,
+    };
+    let lease = Lease {
+        id,
+        seq: get(row, "seq")?,
+        token,
+        standing,
+        on_dead: on_dead(get(row, "blocks")?),
+    };
+    let order_key: Option<String> = get(row, "order_key")?;
+    let unkeyed = order_key.is_none();
+    let delivery = Delivery {
+        id,
+        epoch,
+        generation,
+        attempt,
+        tenant: get(row, "tenant")?,
+        namespace: get(row, "namespace")?,
+        topic: get(row, "topic")?,
+        order_key,
+        content_type: get(row, "content_type")?,
+        payload: get(row, "payload")?,
+        headers: headers(row)?,
+        kind: kind(get(row, "kind")?),
+        parent: get::<Option<Uuid>>(row, "parent")?.map(MessageId),
+        destination: get(row, "destination")?,
+    };
+    let within: Option<i64> = get(row, "deliver_ms")?;
+    let deliver_within = within.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+    Ok(Granted {
+        claimed: Claimed {
+            lease,
+            delivery,
+            deliver_within,
+        },
+        lane: get(row, "lane")?,
+        pos: get(row, "pos")?,
+        unkeyed,
+    })
+}
+
+pub(crate) fn expired_lease(row: &Row) -> Result<Lease, Error> {
+    let standing = Standing {
+        state: State::Leased,
+        attempts: small(row, "attempts")?,
+        max_attempts: small(row, "max_attempts")?,
+        generation: small(row, "generation")?,
+        epoch: u64::from(small(row, "epoch")?),
+        releases: small(row, "releases")?,
+    };
+    Ok(Lease {
+        id: MessageId(get(row, "id")?),
+        seq: get(row, "seq")?,
+        token: LeaseToken(get(row, "token")?),
+        standing,
+        on_dead: on_dead(get(row, "blocks")?),
+    })
+}
+
+pub(crate) fn conflict(row: &Row) -> Result<Conflict, Error> {
+    Ok(Conflict {
+        state: word(row, "state")?,
+        worker: get(row, "worker")?,
+        epoch: number(row, "epoch")?,
+    })
+}
+
+pub(crate) fn message_view(row: &Row) -> Result<MessageView, Error> {
+    let digest: Vec<u8> = get(row, "digest")?;
+    let reason: Option<&str> = get(row, "reason")?;
+    Ok(MessageView {
+        id: MessageId(get(row, "id")?),
+        seq: get(row, "seq")?,
+        tenant: get(row, "tenant")?,
+        namespace: get(row, "namespace")?,
+        topic: get(row, "topic")?,
+        order_key: get(row, "order_key")?,
+        dedupe_key: get(row, "dedupe_key")?,
+        state: word(row, "state")?,
+        reason: reason.map(str::parse).transpose()?,
+        attempts: small(row, "attempts")?,
+        max_attempts: small(row, "max_attempts")?,
+        epoch: number(row, "epoch")?,
+        generation: small(row, "generation")?,
+        worker: get(row, "worker")?,
+        lease_until: when(row, "lease_until")?,
+        due_at: when(row, "due_at")?,
+        deliver_by: when(row, "deliver_by")?,
+        created_at: at(row, "created_at")?,
+        updated_at: at(row, "updated_at")?,
+        finished_at: when(row, "finished_at")?,
+        last_code: get(row, "last_code")?,
+        last_error: get(row, "last_error")?,
+        content_type: get(row, "content_type")?,
+        bytes: number(row, "bytes")?,
+        digest: <[u8; 32]>::try_from(digest).ok().map(Digest),
+        kind: word(row, "kind")?,
+        parent: get::<Option<Uuid>>(row, "parent")?.map(MessageId),
+        note: get(row, "note")?,
+    })
+}
+
+pub(crate) fn attempt(row: &Row) -> Result<Attempt, Error> {
+    Ok(Attempt {
+        epoch: number(row, "epoch")?,
+        generation: small(row, "generation")?,
+        attempt: small(row, "attempt")?,
+        worker: get(row, "worker")?,
+        token: LeaseToken(get(row, "token")?),
+        outcome: word(row, "outcome")?,
+        code: get(row, "code")?,
+        error: get(row, "error")?,
+        receipt: get(row, "receipt")?,
+        started_at: at(row, "started_at")?,
+        finished_at: at(row, "finished_at")?,
+    })
+}
+
+pub(crate) fn audit_entry(row: &Row) -> Result<AuditEntry, Error> {
+    Ok(AuditEntry {
+        at: at(row, "at")?,
+        actor: get(row, "actor")?,
+        action: get(row, "action")?,
+        id: MessageId(get(row, "message_id")?),
+        detail: get(row, "detail")?,
+    })
+}

@@ -1,0 +1,209 @@
+//! Ending leases.
+
+use posthouse_core::{AttemptOutcome, DeadReason, Error, Next, Settlement, Verdict};
+
+use crate::{
+    Arg, Call, Postgres, Schema,
+    call::answer,
+    enqueue::{enqueue_call, millis},
+    error::from_driver,
+    store::Patience,
+};
+
+/// What the function said about one settlement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// It won now.
+    Settled,
+    /// It had won before; nothing was written now.
+    Repeated,
+    /// The lease is not held.
+    Lost,
+}
+
+impl Postgres {
+    /// Settles a batch: what carries no follow-ups in one statement, the rest in one transaction with them.
+    pub(crate) async fn settle_batch(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
+        let mut verdicts: Vec<Option<Verdict>> = batch.iter().map(|s| self.refused(s)).collect();
+        let (plain, rich): (Vec<_>, Vec<_>) = (0..batch.len())
+            .filter(|i| verdicts[*i].is_none())
+            .partition(|i| batch[*i].follow_ups.is_empty());
+        for (at, verdict) in self.settle_plain(batch, sorted(batch, plain)).await? {
+            verdicts[at] = Some(verdict);
+        }
+        for (at, verdict) in self.settle_rich(batch, sorted(batch, rich)).await? {
+            verdicts[at] = Some(verdict);
+        }
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    /// A follow-up that no store may accept is refused before any traffic.
+    fn refused(&self, settlement: &Settlement) -> Option<Verdict> {
+        let checked = settlement
+            .follow_ups
+            .iter()
+            .try_for_each(|m| m.check(&self.options.limits));
+        checked.err().map(|e| Verdict::Refused(Error::Invalid(e)))
+    }
+
+    async fn settle_plain(&self, batch: &[Settlement], at: Vec<usize>) -> Result<Vec<(usize, Verdict)>, Error> {
+        if at.is_empty() {
+            return Ok(Vec::new());
+        }
+        let chosen: Vec<_> = at.iter().map(|i| &batch[*i]).collect();
+        let call = call(&self.schema, &chosen);
+        let answers = answer(self.query(&call.sql, &call.typed()).await?)?;
+        let answers = read_verdicts(answers, at.len())?;
+        Ok(at.into_iter().zip(answers.into_iter().map(Answer::verdict)).collect())
+    }
+
+    /// All together first. If a follow-up is refused, halves, until the one that is to blame stands alone.
+    async fn settle_rich(&self, batch: &[Settlement], at: Vec<usize>) -> Result<Vec<(usize, Verdict)>, Error> {
+        let mut done = Vec::with_capacity(at.len());
+        let mut todo = vec![at];
+        // Ends: each round settles a group or makes it smaller.
+        while let Some(group) = todo.pop() {
+            if group.is_empty() {
+                continue;
+            }
+            match self.settle_group(batch, &group).await {
+                Ok(verdicts) => done.extend(group.into_iter().zip(verdicts)),
+                Err(e) if e.retryable() => return Err(e),
+                Err(e) if group.len() == 1 => done.push((group[0], Verdict::Refused(e))),
+                Err(_) => {
+                    let (left, right) = group.split_at(group.len() / 2);
+                    todo.extend([right.to_vec(), left.to_vec()]);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    async fn settle_group(&self, batch: &[Settlement], group: &[usize]) -> Result<Vec<Verdict>, Error> {
+        let mut patience = Patience::default();
+        loop {
+            match self.settle_together(batch, group).await {
+                Err(e) if patience.again(&e).await => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn settle_together(&self, batch: &[Settlement], group: &[usize]) -> Result<Vec<Verdict>, Error> {
+        let mut client = self.client().await?;
+        let tx = client.transaction().await.map_err(from_driver)?;
+        let chosen: Vec<_> = group.iter().map(|i| &batch[*i]).collect();
+        let call = call(&self.schema, &chosen);
+        let answers = read_verdicts(
+            answer(tx.query_typed(&call.sql, &call.typed()).await.map_err(from_driver)?)?,
+            group.len(),
+        )?;
+        let won = chosen.iter().zip(&answers).filter(|(_, a)| **a == Answer::Settled);
+        let follow_ups: Vec<_> = won.flat_map(|(s, _)| s.follow_ups.iter().cloned()).collect();
+        if !follow_ups.is_empty() {
+            let (call, _) = enqueue_call(&self.schema, follow_ups);
+            tx.query_typed(&call.sql, &call.typed()).await.map_err(from_driver)?;
+        }
+        tx.commit().await.map_err(from_driver)?;
+        Ok(answers.into_iter().map(Answer::verdict).collect())
+    }
+}
+
+impl Answer {
+    fn verdict(self) -> Verdict {
+        match self {
+            Self::Settled | Self::Repeated => Verdict::Settled,
+            Self::Lost => Verdict::LeaseLost,
+        }
+    }
+}
+
+/// Locks are taken in one order everywhere: by number.
+fn sorted(batch: &[Settlement], mut at: Vec<usize>) -> Vec<usize> {
+    at.sort_by_key(|i| batch[*i].lease.seq);
+    at
+}
+
+/// The call that settles these.
+pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
+    let longs = |f: &dyn Fn(&Settlement) -> Option<i64>| Arg::Longs(Some(batch.iter().map(|s| f(s)).collect()));
+    let texts = |f: fn(&Settlement) -> &Option<String>| {
+        let values: Vec<_> = batch.iter().map(|s| f(s).clone()).collect();
+        Arg::Texts(values.iter().any(Option::is_some).then_some(values))
+    };
+    let args = vec![
+        longs(&|s| Some(s.lease.seq)),
+        Arg::Uuids(Some(batch.iter().map(|s| Some(s.lease.token.0)).collect())),
+        longs(&|s| i64::try_from(s.lease.standing.epoch).ok()),
+        longs(&|s| Some(s.step.evidence.map_or(0, outcome_number))),
+        longs(&|s| Some(next_number(s.next()))),
+        longs(&|s| reason_number(s.next())),
+        longs(&|s| Some(delay_ms(s.next()))),
+        longs(&|s| Some(i64::from(s.step.standing.max_attempts))),
+        texts(|s| &s.code),
+        texts(|s| &s.error),
+        texts(|s| &s.receipt),
+    ];
+    Call {
+        sql: format!("SELECT {schema}.settle($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"),
+        args,
+    }
+}
+
+pub(crate) fn read_verdicts(answers: Option<Vec<Option<String>>>, expected: usize) -> Result<Vec<Answer>, Error> {
+    let answers: Vec<_> = answers
+        .unwrap_or_default()
+        .into_iter()
+        .map(|a| match a.as_deref() {
+            Some("settled") => Answer::Settled,
+            Some("repeated") => Answer::Repeated,
+            _ => Answer::Lost,
+        })
+        .collect();
+    if answers.len() == expected {
+        Ok(answers)
+    } else {
+        Err(Error::Internal(
+            format!("{} answers for {expected} settlements", answers.len()).into(),
+        ))
+    }
+}
+
+/// The numbers of the tables; `words.sql` has the words.
+pub(crate) const fn outcome_number(outcome: AttemptOutcome) -> i64 {
+    match outcome {
+        AttemptOutcome::Delivered => 1,
+        AttemptOutcome::Duplicate => 2,
+        AttemptOutcome::Expanded => 3,
+        AttemptOutcome::Retry => 4,
+        AttemptOutcome::Rejected => 5,
+        AttemptOutcome::LeaseExpired => 6,
+        AttemptOutcome::Lapsed => 7,
+    }
+}
+
+const fn next_number(next: Next) -> i64 {
+    match next {
+        Next::Done => 1,
+        Next::Pending(_) => 2,
+        Next::Dead(_) => 3,
+    }
+}
+
+const fn reason_number(next: Next) -> Option<i64> {
+    match next {
+        Next::Dead(DeadReason::Exhausted) => Some(1),
+        Next::Dead(DeadReason::Rejected) => Some(2),
+        Next::Dead(DeadReason::Lapsed) => Some(3),
+        Next::Dead(DeadReason::Conflict) => Some(4),
+        Next::Dead(DeadReason::Cancelled) => Some(5),
+        _ => None,
+    }
+}
+
+fn delay_ms(next: Next) -> i64 {
+    match next {
+        Next::Pending(after) => millis(after),
+        _ => 0,
+    }
+}

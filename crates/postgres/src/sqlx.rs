@@ -1,0 +1,44 @@
+//! The application's transaction when its driver is sqlx.
+
+use posthouse_core::Error;
+use sqlx::{Row, postgres::PgArguments, postgres::PgDatabaseError, query::Query};
+
+use crate::{Arg, Call, Run, call::Answer, error::from_sqlstate};
+
+impl Run for sqlx::Transaction<'_, sqlx::Postgres> {
+    async fn run(&mut self, call: &Call) -> Result<Answer, Error> {
+        // Not kept prepared: the statement must pass through a pooler in transaction mode.
+        let statement = sqlx::AssertSqlSafe(call.sql.as_str());
+        let query = call.args.iter().fold(sqlx::query(statement).persistent(false), bind);
+        let row = query.fetch_one(&mut **self).await.map_err(from_sqlx)?;
+        row.try_get(0).map_err(from_sqlx)
+    }
+}
+
+fn bind<'q>(query: Query<'q, sqlx::Postgres, PgArguments>, arg: &'q Arg) -> Query<'q, sqlx::Postgres, PgArguments> {
+    match arg {
+        Arg::Uuids(v) => query.bind(v),
+        Arg::Texts(v) => query.bind(v),
+        Arg::Blobs(v) => query.bind(v),
+        Arg::Longs(v) => query.bind(v),
+        Arg::Flags(v) => query.bind(v),
+        Arg::Flag(v) => query.bind(v),
+    }
+}
+
+fn from_sqlx(e: sqlx::Error) -> Error {
+    match &e {
+        sqlx::Error::Database(db) => {
+            let pg = db.try_downcast_ref::<PgDatabaseError>();
+            let state = db.code().unwrap_or_default().into_owned();
+            let (message, detail, hint) = (
+                db.message().to_owned(),
+                pg.and_then(|p| p.detail()).map(str::to_owned),
+                pg.and_then(|p| p.hint()).map(str::to_owned),
+            );
+            from_sqlstate(&state, &message, detail.as_deref(), hint.as_deref(), e.into())
+        }
+        sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::PoolTimedOut => Error::Unavailable(e.into()),
+        _ => Error::Internal(e.into()),
+    }
+}

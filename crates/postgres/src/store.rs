@@ -1,0 +1,244 @@
+//! The relay's handle on a PostgreSQL database.
+
+use async_trait::async_trait;
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use posthouse_core::{
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Invalid, Lease, Limits, Message, Renewal,
+    Settlement, Store, Verdict, Wake, lease::check_lease,
+};
+use std::{sync::Mutex, time::Duration};
+use tokio_postgres::{
+    Config, NoTls, Row,
+    types::{ToSql, Type},
+};
+
+use crate::{
+    Outbox, Schema,
+    call::answer,
+    enqueue::millis,
+    error::{from_driver, from_pool},
+    floors::FloorBook,
+    rows,
+    wake::Bell,
+};
+
+/// What a handle may be told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The schema.
+    pub schema: Schema,
+    /// The most connections.
+    pub connections: usize,
+    /// The limits of what is enqueued through this handle.
+    pub limits: Limits,
+    /// How often the floor below which nothing new can appear is looked at. Zero: at every claim.
+    pub floor_every: Duration,
+    /// How often a claim starts from the very beginning, to find what a crashed claim left below the floor.
+    pub full_pass_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            schema: Schema::default(),
+            connections: 16,
+            limits: Limits::default(),
+            floor_every: Duration::from_millis(500),
+            full_pass_every: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A database with Posthouse's schema in it.
+pub struct Postgres {
+    pool: Pool,
+    pub(crate) schema: Schema,
+    pub(crate) options: Options,
+    pub(crate) floors: Mutex<FloorBook>,
+    bell: Bell,
+}
+
+impl Postgres {
+    /// Opens a database whose schema [`migrate`](Self::migrate) has made. Says clearly when it has not, or by another version.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::connect_with(url, Options::default()).await
+    }
+
+    /// The same with options.
+    pub async fn connect_with(url: &str, options: Options) -> Result<Self, Error> {
+        let store = Self::open(url, options)?;
+        store.check_schema().await?;
+        Ok(store)
+    }
+
+    /// A handle that has not looked at the database yet: for [`migrate`](Self::migrate).
+    pub fn open(url: &str, options: Options) -> Result<Self, Error> {
+        let mut config: Config = url.parse().map_err(|e: tokio_postgres::Error| {
+            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+            Error::Invalid(Invalid::new("store", format!("is not a usable PostgreSQL URL: {why}")))
+        })?;
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(Duration::from_secs(5));
+        }
+        config.application_name("posthouse");
+        let manager = Manager::from_config(
+            config.clone(),
+            NoTls,
+            ManagerConfig {
+                recycling_method: RecyclingMethod::Fast,
+            },
+        );
+        let pool = Pool::builder(manager)
+            .max_size(options.connections)
+            .runtime(deadpool_postgres::Runtime::Tokio1)
+            .wait_timeout(Some(Duration::from_secs(10)))
+            .build()
+            .map_err(|e| Error::Internal(e.into()))?;
+        let bell = Bell::new(config, options.schema.clone());
+        let floors = Mutex::new(FloorBook::default());
+        Ok(Self {
+            pool,
+            schema: options.schema.clone(),
+            options,
+            floors,
+            bell,
+        })
+    }
+
+    /// Enqueues in a transaction of its own: for tools, not for applications that have a change to commit with it.
+    pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        let mut client = self.client().await?;
+        let mut tx = client.transaction().await.map_err(from_driver)?;
+        let outbox = Outbox::in_schema(self.schema.clone()).limits(self.options.limits.clone());
+        let answers = outbox.enqueue_all(&mut tx, messages).await?;
+        tx.commit().await.map_err(from_driver)?;
+        Ok(answers)
+    }
+
+    pub(crate) async fn client(&self) -> Result<deadpool_postgres::Object, Error> {
+        self.pool.get().await.map_err(from_pool)
+    }
+
+    /// Runs one statement as a transaction of its own, and again while it only lost a race.
+    pub(crate) async fn query(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+        let mut patience = Patience::default();
+        loop {
+            match self.query_once(sql, args).await {
+                Err(e) if patience.again(&e).await => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+        let client = self.client().await?;
+        client.query_typed(sql, args).await.map_err(from_driver)
+    }
+}
+
+/// The arguments of a statement, with their types: so it needs no name on the server, which is what lets it pass through a
+/// pooler in transaction mode.
+pub(crate) type Args<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
+
+/// How long the engine's own transactions put up with losing races in the database (L7). Nothing is counted for it.
+#[derive(Default)]
+pub(crate) struct Patience {
+    lost: u32,
+}
+
+impl Patience {
+    /// Whether to run it again; waits a little before it says yes.
+    pub(crate) async fn again(&mut self, e: &Error) -> bool {
+        if !matches!(e, Error::Contention(_)) || self.lost >= 8 {
+            return false;
+        }
+        self.lost += 1;
+        // Spread by a number that differs between contenders, so that they do not meet again.
+        let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0] % 8);
+        tokio::time::sleep(Duration::from_millis(u64::from(self.lost * self.lost) + spread)).await;
+        true
+    }
+}
+
+#[async_trait]
+impl Store for Postgres {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            wakes_across_processes: true,
+            parallel_claim: true,
+            parallel_callers: true,
+            durability: Durability::Machine,
+        }
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+        claim.check()?;
+        self.grant(claim).await
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
+        check_lease(lease)?;
+        let seqs: Vec<_> = leases.iter().map(|l| l.seq).collect();
+        let tokens: Vec<_> = leases.iter().map(|l| l.token.0).collect();
+        let sql = format!("SELECT {}.renew($1, $2, $3)", self.schema);
+        let args: Args<'_> = &[
+            (&seqs, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&millis(lease), Type::INT8),
+        ];
+        let answers = answer(self.query(&sql, args).await?)?.unwrap_or_default();
+        Ok(answers
+            .iter()
+            .map(|a| match a.as_deref() {
+                Some("renewed") => Renewal::Renewed,
+                Some("locked") => Renewal::Locked,
+                _ => Renewal::Lost,
+            })
+            .collect())
+    }
+
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
+        self.settle_batch(batch).await
+    }
+
+    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
+        let sql = format!("SELECT * FROM {}.expired($1, $2)", self.schema);
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let rows = self.query(&sql, &[(&after, Type::INT8), (&limit, Type::INT4)]).await?;
+        rows.iter().map(rows::expired_lease).collect()
+    }
+
+    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
+        let sql = format!(
+            "SELECT state, worker, epoch FROM {}.record_conflict($1, $2, $3, $4)",
+            self.schema
+        );
+        let client = self.client().await?;
+        let epoch = i64::try_from(lease.standing.epoch).unwrap_or(i64::MAX);
+        let args: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] = [
+            (&lease.id.0, Type::UUID),
+            (&lease.token.0, Type::UUID),
+            (&worker, Type::TEXT),
+            (&epoch, Type::INT8),
+        ];
+        let rows = client.query_typed(&sql, &args).await.map_err(from_driver)?;
+        rows.first()
+            .map(rows::conflict)
+            .unwrap_or_else(|| Err(Error::NotFound(lease.id)))
+    }
+
+    async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
+        self.bell.listen().await?;
+        let client = self.client().await?;
+        let sql = format!("SELECT {}.fall_asleep($1, $2)", self.schema);
+        client
+            .query_typed(&sql, &[(&worker, Type::TEXT), (&millis(at_most), Type::INT8)])
+            .await
+            .map_err(from_driver)?;
+        Ok(())
+    }
+
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+        Ok(self.bell.wait(at_most).await)
+    }
+}

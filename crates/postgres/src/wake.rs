@@ -1,0 +1,75 @@
+//! The bell that wakes a sleeping relay: one connection of its own that listens.
+
+use posthouse_core::{Error, Wake};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Mutex, Notify},
+    task::JoinHandle,
+};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+
+use crate::{Schema, error::from_driver};
+
+/// Opened when the first relay sleeps; opened again when it is found dead. A hint: while it is dead, relays poll.
+pub(crate) struct Bell {
+    config: Config,
+    schema: Schema,
+    rung: Arc<Notify>,
+    line: Mutex<Option<Line>>,
+}
+
+/// The listening connection and the task that reads it. Dropping it ends both.
+struct Line {
+    client: Client,
+    reader: JoinHandle<()>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl Bell {
+    pub(crate) fn new(config: Config, schema: Schema) -> Self {
+        Self {
+            config,
+            schema,
+            rung: Arc::new(Notify::new()),
+            line: Mutex::new(None),
+        }
+    }
+
+    /// Makes sure that somebody listens.
+    pub(crate) async fn listen(&self) -> Result<(), Error> {
+        let mut line = self.line.lock().await;
+        if line.as_ref().is_some_and(|l| !l.client.is_closed()) {
+            return Ok(());
+        }
+        let (client, mut connection) = self.config.connect(NoTls).await.map_err(from_driver)?;
+        let rung = self.rung.clone();
+        let reader = tokio::spawn(async move {
+            // Ends with the connection.
+            while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+                if matches!(message, AsyncMessage::Notification(_)) {
+                    rung.notify_one();
+                }
+            }
+            // Nobody rings a dead line: wake once, so that the sleeper looks and listens anew.
+            rung.notify_one();
+        });
+        client
+            .batch_execute(&format!("LISTEN {}", self.schema))
+            .await
+            .map_err(from_driver)?;
+        *line = Some(Line { client, reader });
+        Ok(())
+    }
+
+    pub(crate) async fn wait(&self, at_most: Duration) -> Wake {
+        match tokio::time::timeout(at_most, self.rung.notified()).await {
+            Ok(()) => Wake::Rung,
+            Err(_) => Wake::Elapsed,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! A fresh schema for each test, on the private server that `test.sh` starts.
+
+use async_trait::async_trait;
+use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, Timestamp, Verdict};
+use posthouse_postgres::{Options, Outbox, Postgres, Schema};
+use posthouse_testkit::{Caller, Fixture};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls};
+
+/// The server, from `POSTHOUSE_TEST_POSTGRES`. Without one these tests cannot say anything, so they fail.
+pub fn url() -> String {
+    std::env::var("POSTHOUSE_TEST_POSTGRES")
+        .expect("POSTHOUSE_TEST_POSTGRES is not set; run ./test.sh, which starts a private server")
+}
+
+/// A session of its own, with the task that drives it.
+pub async fn session() -> (Client, JoinHandle<()>) {
+    let (client, connection) = tokio_postgres::connect(&url(), NoTls)
+        .await
+        .expect("the test server answers");
+    let driver = tokio::spawn(async move {
+        connection.await.ok();
+    });
+    (client, driver)
+}
+
+/// A schema of its own with a clock that stands still.
+pub struct PostgresFixture {
+    pub schema: Schema,
+    control: Client,
+    driver: JoinHandle<()>,
+}
+
+impl PostgresFixture {
+    pub async fn new() -> Self {
+        let name = format!("t_{}", uuid::Uuid::new_v4().simple());
+        let schema = Schema::new(&name).unwrap();
+        Postgres::open(&url(), Self::options(&schema))
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
+        let (control, driver) = session().await;
+        control
+            .batch_execute(&include_str!("clock.sql").replace("posthouse.", &format!("{name}.")))
+            .await
+            .unwrap();
+        Self {
+            schema,
+            control,
+            driver,
+        }
+    }
+
+    /// Looks at the floor in every claim, so that a wrong floor would show.
+    pub fn options(schema: &Schema) -> Options {
+        Options {
+            schema: schema.clone(),
+            connections: 4,
+            floor_every: Duration::ZERO,
+            ..Options::default()
+        }
+    }
+
+    pub async fn open(&self) -> Postgres {
+        Postgres::connect_with(&url(), Self::options(&self.schema))
+            .await
+            .unwrap()
+    }
+
+    /// Runs statements written for the schema `posthouse`.
+    pub async fn run(&self, sql: &str) {
+        self.control
+            .batch_execute(&sql.replace("posthouse.", &format!("{}.", self.schema)))
+            .await
+            .unwrap();
+    }
+
+    /// The first column of the first row, as text.
+    pub async fn one(&self, sql: &str) -> String {
+        let rows = self
+            .control
+            .simple_query(&sql.replace("posthouse.", &format!("{}.", self.schema)))
+            .await
+            .unwrap();
+        let found = rows.iter().find_map(|m| match m {
+            tokio_postgres::SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or("NULL").to_owned()),
+            _ => None,
+        });
+        found.unwrap_or_default()
+    }
+}
+
+impl Drop for PostgresFixture {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+#[async_trait]
+impl Fixture for PostgresFixture {
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.open().await)
+    }
+
+    async fn admin(&self) -> Arc<dyn Admin> {
+        Arc::new(self.open().await)
+    }
+
+    async fn begin(&self) -> Box<dyn Caller> {
+        let (client, driver) = session().await;
+        client.batch_execute("BEGIN").await.unwrap();
+        Box::new(PostgresCaller {
+            client,
+            driver,
+            outbox: Outbox::in_schema(self.schema.clone()),
+            schema: self.schema.clone(),
+        })
+    }
+
+    async fn advance(&self, by: Duration) {
+        let sql = format!(
+            "UPDATE posthouse.test_clock SET at = at + {} * interval '1 microsecond'",
+            by.as_micros()
+        );
+        self.run(&sql).await;
+    }
+
+    async fn now(&self) -> Timestamp {
+        let row = self
+            .control
+            .query_one(&format!("SELECT {}.clock()", self.schema), &[])
+            .await
+            .unwrap();
+        let at: SystemTime = row.get(0);
+        Timestamp::from_micros(at.duration_since(UNIX_EPOCH).unwrap().as_micros() as i64)
+    }
+
+    async fn dump(&self) -> String {
+        const TABLES: [&str; 12] = [
+            "message", "ready", "sched", "parked", "keyed", "leased", "attempt", "dead", "dedupe", "audit", "receipt",
+            "settings",
+        ];
+        let mut lines = Vec::new();
+        for table in TABLES {
+            let sql = format!("SELECT to_jsonb(x)::text FROM {}.{table} x ORDER BY 1", self.schema);
+            let rows = self.control.query(&sql, &[]).await.unwrap();
+            lines.extend(rows.iter().map(|row| format!("{table} {}", row.get::<_, String>(0))));
+        }
+        lines.join("\n")
+    }
+
+    async fn notes(&self) -> Vec<String> {
+        let rows = self
+            .control
+            .query(&format!("SELECT line FROM {}.test_note ORDER BY n", self.schema), &[])
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+}
+
+/// An application's session with an open transaction. Statements are sent one by one, as any driver does.
+struct PostgresCaller {
+    client: Client,
+    driver: JoinHandle<()>,
+    outbox: Outbox,
+    schema: Schema,
+}
+
+impl Drop for PostgresCaller {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// The open transaction of a session that owns itself: what an adapter for one more driver looks like.
+struct Open<'a>(&'a Client);
+
+impl posthouse_postgres::Run for Open<'_> {
+    async fn run(&mut self, call: &posthouse_postgres::Call) -> Result<Option<Vec<Option<String>>>, Error> {
+        let statement = self.0.prepare(&call.sql).await.unwrap();
+        let args: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = call.args.iter().map(as_sql).collect();
+        match self.0.query_one(&statement, &args).await {
+            Ok(row) => Ok(row.get(0)),
+            Err(e) => {
+                let db = e.as_db_error().expect("a database error").clone();
+                Err(posthouse_postgres::from_sqlstate(
+                    db.code().code(),
+                    db.message(),
+                    db.detail(),
+                    db.hint(),
+                    e.into(),
+                ))
+            }
+        }
+    }
+}
+
+fn as_sql(arg: &posthouse_postgres::Arg) -> &(dyn tokio_postgres::types::ToSql + Sync) {
+    use posthouse_postgres::Arg;
+    match arg {
+        Arg::Uuids(v) => v,
+        Arg::Texts(v) => v,
+        Arg::Blobs(v) => v,
+        Arg::Longs(v) => v,
+        Arg::Flags(v) => v,
+        Arg::Flag(v) => v,
+    }
+}
+
+#[async_trait]
+impl Caller for PostgresCaller {
+    async fn note(&mut self, line: &str) {
+        self.client
+            .execute(
+                &format!("INSERT INTO {}.test_note (line) VALUES ($1)", self.schema),
+                &[&line],
+            )
+            .await
+            .unwrap();
+    }
+
+    async fn enqueue(&mut self, message: Message) -> Result<Enqueued, Error> {
+        self.outbox.enqueue(&mut Open(&self.client), message).await
+    }
+
+    async fn enqueue_all(&mut self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        self.outbox.enqueue_all(&mut Open(&self.client), messages).await
+    }
+
+    async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        self.outbox.settle_in(&mut Open(&self.client), settlement).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), Error> {
+        self.client
+            .batch_execute("COMMIT")
+            .await
+            .map_err(|e| Error::Internal(e.into()))
+    }
+
+    async fn rollback(self: Box<Self>) {
+        self.client.batch_execute("ROLLBACK").await.unwrap();
+    }
+}

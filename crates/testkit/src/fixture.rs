@@ -1,0 +1,52 @@
+//! What the suite needs from a store under test, besides the store itself.
+
+use async_trait::async_trait;
+use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, Timestamp, Verdict};
+use std::{sync::Arc, time::Duration};
+
+/// A fresh, empty store with a clock that only moves when told, and applications beside it.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// A relay's handle. Each call is a new one, as another process would have.
+    async fn store(&self) -> Arc<dyn Store>;
+
+    /// An operator's handle.
+    async fn admin(&self) -> Arc<dyn Admin>;
+
+    /// Begins an application's own transaction, in a session of its own.
+    async fn begin(&self) -> Box<dyn Caller>;
+
+    /// Moves the store's clock forward. Between calls it stands still.
+    async fn advance(&self, by: Duration);
+
+    /// The store's clock.
+    async fn now(&self) -> Timestamp;
+
+    /// Every row of every table of the store, one per line, in an order that depends on content alone.
+    async fn dump(&self) -> String;
+
+    /// What applications wrote with [`Caller::note`] and committed.
+    async fn notes(&self) -> Vec<String>;
+}
+
+/// An application's transaction.
+#[async_trait]
+pub trait Caller: Send {
+    /// The application's own change: writes a line into a table of its own.
+    async fn note(&mut self, line: &str);
+
+    /// Enqueues one message in this transaction.
+    async fn enqueue(&mut self, message: Message) -> Result<Enqueued, Error>;
+
+    /// Enqueues many at once in this transaction.
+    async fn enqueue_all(&mut self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error>;
+
+    /// Settles a lease in this transaction.
+    async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error>;
+
+    /// Commits.
+    async fn commit(self: Box<Self>) -> Result<(), Error>;
+
+    /// Rolls back.
+    async fn rollback(self: Box<Self>);
+}

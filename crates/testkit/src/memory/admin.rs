@@ -1,0 +1,212 @@
+//! The operator's hand.
+
+use posthouse_core::{
+    Attempt, AuditEntry, Error, Event, Filter, Invalid, MessageId, MessageView, Order, Page, Pruned, State,
+    text::excerpt,
+};
+use std::time::Duration;
+
+use super::{
+    claim::decide,
+    tables::{Busy, Entry, Key, Tables},
+};
+
+/// Actors, reasons, notes and receipts of operators are kept this long.
+const TEXT_CHARS: usize = 512;
+
+impl Tables {
+    pub(super) fn find(&self, id: MessageId) -> Option<MessageView> {
+        self.entry(id).map(|entry| self.view(entry))
+    }
+
+    pub(super) fn list(&self, filter: &Filter) -> Page {
+        let below = filter.before.unwrap_or(i64::MAX);
+        let found = self.messages.range(..below).rev().map(|(_, entry)| entry);
+        let rows = found
+            .filter(|entry| matches(entry, filter))
+            .take(filter.page_size() as usize + 1)
+            .map(|entry| self.view(entry));
+        Page::of(rows.collect(), filter)
+    }
+
+    pub(super) fn attempts_of(&self, id: MessageId) -> Vec<Attempt> {
+        let seq = self.ids.get(&id);
+        seq.and_then(|seq| self.attempts.get(seq)).cloned().unwrap_or_default()
+    }
+
+    /// Waits for the key's turn where it goes to the tail: a producer that came first must be in front of it.
+    pub(super) fn replay(
+        &mut self,
+        id: MessageId,
+        actor: &str,
+        reason: &str,
+        deliver_in: Option<Duration>,
+    ) -> Result<Result<(), Error>, Busy> {
+        let to_tail = self
+            .entry(id)
+            .filter(|e| !e.blocks() && e.message.order == Order::Strict);
+        if let Some((lane, key)) = to_tail.and_then(Entry::order_key) {
+            self.free(None, &Key::Turn(lane, key))?;
+        }
+        let in_place = self.entry(id).is_some_and(Entry::blocks);
+        let moved = self.operate(id, actor, "replay", Event::Replay, reason);
+        let (now, tail) = (self.now, self.draw());
+        if let Ok(entry) = moved.as_ref().map(|seq| self.messages.get_mut(seq)) {
+            let Some(entry) = entry else { return Ok(Ok(())) };
+            let first = entry.first_deliver_by.filter(|at| *at > now);
+            entry.deliver_by = deliver_in.map(|within| now.plus(within)).or(first);
+            if !in_place {
+                entry.pos = tail;
+            }
+        }
+        Ok(moved.map(|_| ()))
+    }
+
+    pub(super) fn quarantine(&mut self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        let seq = self.operate(id, actor, "quarantine", Event::Quarantine, note)?;
+        if let Some(entry) = self.messages.get_mut(&seq) {
+            entry.note = Some(excerpt(note, TEXT_CHARS));
+        }
+        Ok(())
+    }
+
+    pub(super) fn cancel(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+        self.operate(id, actor, "cancel", Event::Cancel, reason).map(|_| ())
+    }
+
+    pub(super) fn resolve(&mut self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
+        self.operate(id, actor, "resolve", Event::Resolve, receipt).map(|_| ())
+    }
+
+    pub(super) fn discard(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+        let actor = checked(actor)?;
+        let entry = self.entry(id).ok_or(Error::NotFound(id))?;
+        let (seq, state, key) = (entry.seq, entry.state(), entry.dedupe_key());
+        if !matches!(state, State::Dead | State::Quarantined) {
+            return Err(Error::IllegalState {
+                id,
+                state,
+                verb: "discard",
+            });
+        }
+        self.remove(seq);
+        if let Some(key) = key.filter(|key| self.dedupe.get(key).is_some_and(|taken| taken.id == id)) {
+            self.dedupe.remove(&key);
+        }
+        self.write_audit(id, actor, "discard", excerpt(reason, TEXT_CHARS));
+        Ok(())
+    }
+
+    /// One operator's change: asked of the machine, performed and written into the audit.
+    fn operate(
+        &mut self,
+        id: MessageId,
+        actor: &str,
+        verb: &'static str,
+        event: Event,
+        detail: &str,
+    ) -> Result<i64, Error> {
+        let actor = checked(actor)?;
+        let entry = self.entry(id).ok_or(Error::NotFound(id))?;
+        let seq = entry.seq;
+        let step = decide(entry, event).map_err(|illegal| Error::IllegalState {
+            id,
+            state: illegal.state,
+            verb,
+        })?;
+        self.apply(seq, step);
+        self.write_audit(id, actor, verb, excerpt(detail, TEXT_CHARS));
+        Ok(seq)
+    }
+
+    pub(super) fn prune(&mut self, older_than: Duration, limit: u32) -> Pruned {
+        let (now, limit) = (self.now, limit as usize);
+        let over = |entry: &&Entry| {
+            let ended = matches!(entry.state(), State::Done | State::Dead) && !entry.blocks();
+            ended && entry.finished_at.is_some_and(|at| at.plus(older_than) <= now)
+        };
+        let old: Vec<_> = self
+            .messages
+            .values()
+            .filter(over)
+            .map(|entry| entry.seq)
+            .take(limit)
+            .collect();
+        let ended = self
+            .dedupe
+            .iter()
+            .filter(|(_, taken)| taken.ends_at.is_some_and(|at| at <= now));
+        let free: Vec<_> = ended.map(|(key, _)| key.clone()).take(limit).collect();
+        old.iter().for_each(|seq| self.remove(*seq));
+        self.dedupe.retain(|key, _| !free.contains(key));
+        Pruned {
+            messages: old.len() as u64,
+            dedupe_keys: free.len() as u64,
+        }
+    }
+
+    pub(super) fn audit_of(&self, id: Option<MessageId>, limit: u32) -> Vec<AuditEntry> {
+        let newest = self.audit.iter().rev();
+        newest
+            .filter(|line| id.is_none_or(|id| line.id == id))
+            .take(limit as usize)
+            .cloned()
+            .collect()
+    }
+
+    fn view(&self, entry: &Entry) -> MessageView {
+        let (message, standing) = (&entry.message, entry.standing);
+        let last = self.attempts.get(&entry.seq).and_then(|rows| rows.last());
+        MessageView {
+            id: entry.id,
+            seq: entry.seq,
+            tenant: message.tenant.clone(),
+            namespace: message.namespace.clone(),
+            topic: message.topic.clone(),
+            order_key: message.order_key.clone(),
+            dedupe_key: message.dedupe_key.clone(),
+            state: standing.state,
+            reason: entry.reason,
+            attempts: standing.attempts,
+            max_attempts: standing.max_attempts,
+            epoch: standing.epoch,
+            generation: standing.generation,
+            worker: entry.held.as_ref().map(|held| held.worker.clone()),
+            lease_until: entry.held.as_ref().map(|held| held.until),
+            due_at: (standing.state == State::Pending).then_some(entry.due_at),
+            deliver_by: if standing.state.is_terminal() {
+                entry.first_deliver_by
+            } else {
+                entry.deliver_by
+            },
+            created_at: entry.created_at,
+            updated_at: entry.updated_at,
+            finished_at: entry.finished_at,
+            last_code: last.and_then(|attempt| attempt.code.clone()),
+            last_error: last.and_then(|attempt| attempt.error.clone()),
+            content_type: message.content_type.clone(),
+            bytes: message.payload.len() as u64,
+            digest: Some(entry.digest),
+            kind: message.kind,
+            parent: message.parent,
+            note: entry.note.clone(),
+        }
+    }
+}
+
+fn checked(actor: &str) -> Result<String, Invalid> {
+    if actor.is_empty() {
+        return Err(Invalid::new("actor", "is empty; say who you are"));
+    }
+    Ok(excerpt(actor, TEXT_CHARS))
+}
+
+fn matches(entry: &Entry, filter: &Filter) -> bool {
+    let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
+    let message = &entry.message;
+    is(&filter.namespace, &message.namespace)
+        && is(&filter.tenant, &message.tenant)
+        && is(&filter.topic, &message.topic)
+        && filter.state.is_none_or(|state| state == entry.state())
+        && (filter.order_key.is_none() || filter.order_key == message.order_key)
+}

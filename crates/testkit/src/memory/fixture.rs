@@ -1,0 +1,83 @@
+//! The reference store under the suite.
+
+use async_trait::async_trait;
+use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, Timestamp, Verdict};
+use std::{sync::Arc, time::Duration};
+
+use super::{Flaw, Memory, MemoryTx};
+use crate::{Caller, Fixture};
+
+/// A fresh store in memory.
+#[derive(Default)]
+pub struct MemoryFixture(Memory);
+
+impl MemoryFixture {
+    /// A sound one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One with a mistake planted in it.
+    pub fn with_flaw(flaw: Flaw) -> Self {
+        Self(Memory::with_flaw(flaw))
+    }
+}
+
+#[async_trait]
+impl Fixture for MemoryFixture {
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn admin(&self) -> Arc<dyn Admin> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn begin(&self) -> Box<dyn Caller> {
+        Box::new(self.0.begin())
+    }
+
+    async fn advance(&self, by: Duration) {
+        self.0.advance(by);
+    }
+
+    async fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    async fn dump(&self) -> String {
+        self.0.dump()
+    }
+
+    async fn notes(&self) -> Vec<String> {
+        self.0.notes()
+    }
+}
+
+#[async_trait]
+impl Caller for MemoryTx {
+    async fn note(&mut self, line: &str) {
+        MemoryTx::note(self, line);
+    }
+
+    async fn enqueue(&mut self, message: Message) -> Result<Enqueued, Error> {
+        MemoryTx::enqueue(self, message).await
+    }
+
+    async fn enqueue_all(&mut self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        MemoryTx::enqueue_all(self, messages).await
+    }
+
+    async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        MemoryTx::settle_in(self, settlement).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), Error> {
+        MemoryTx::commit(*self);
+        Ok(())
+    }
+
+    async fn rollback(self: Box<Self>) {
+        MemoryTx::rollback(*self);
+    }
+}

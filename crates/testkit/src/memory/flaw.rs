@@ -1,0 +1,36 @@
+//! Mistakes that stores have really made, to be planted in the reference: the suite must notice each of them.
+
+/// One planted mistake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flaw {
+    /// The token is not checked: whoever says it holds the message is believed.
+    NoFence,
+    /// The worker's name is checked in place of the token.
+    FenceByWorker,
+    /// An expiry is settled although the lease was renewed, settled or granted to somebody else.
+    RepairWithoutGuard,
+    /// The outcome is committed before the follow-ups, and stays when one of them is refused.
+    SettleInTwoTransactions,
+    /// A key is kept to one holder only within one claim: leases of other claims are not seen.
+    CountBasedKeyLimit,
+    /// Claims read on from the highest number claimed so far.
+    CursorPolling,
+    /// A dedupe key is looked up among the committed, unfinished messages, not kept in a table of its own.
+    DedupeByLock,
+    /// An attempt is counted when it is reported, not when the lease is granted.
+    AttemptsAtSettle,
+}
+
+impl Flaw {
+    /// Every flaw.
+    pub const ALL: [Self; 8] = [
+        Self::NoFence,
+        Self::FenceByWorker,
+        Self::RepairWithoutGuard,
+        Self::SettleInTwoTransactions,
+        Self::CountBasedKeyLimit,
+        Self::CursorPolling,
+        Self::DedupeByLock,
+        Self::AttemptsAtSettle,
+    ];
+}

@@ -1,0 +1,300 @@
+//! The reference store, in memory: the shortest code that keeps every promise, for other stores to be compared with.
+//!
+//! All tables sit behind one mutex, so each operation is a transaction by itself. A caller's transaction keeps its
+//! changes aside ([`MemoryTx`]) and holds what others must wait for: dedupe keys, ids, turns, leases. What happens to a
+//! message is decided by the state machine of the core; nothing here decides it again.
+
+use async_trait::async_trait;
+use posthouse_core::{
+    Admin, Attempt, AuditEntry, Capabilities, Claim, Claimed, Conflict, Durability, Error, Filter, Lease, Limits,
+    MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake, lease::check_lease,
+};
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+mod admin;
+mod claim;
+mod dump;
+mod enqueue;
+mod fixture;
+mod flaw;
+mod settle;
+mod tables;
+
+pub use enqueue::MemoryTx;
+pub use fixture::MemoryFixture;
+pub use flaw::Flaw;
+use tables::{Busy, Tables, TxId};
+
+/// Tells the time. A test keeps the default, which stands still; a simulation gives its own.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// 2030-01-01T00:00:00Z, where the default clock stands.
+pub const START: Timestamp = Timestamp::from_micros(1_893_456_000_000_000);
+
+/// What a deployment of the store may choose.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How large a message may be.
+    pub limits: Limits,
+    /// How long a dedupe key stays taken after its message ended; for ever when absent.
+    pub dedupe_lifetime: Option<Duration>,
+    /// The attempt budget of a message that brings none.
+    pub max_attempts: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            dedupe_lifetime: Some(Duration::from_secs(7 * 24 * 3600)),
+            max_attempts: 12,
+        }
+    }
+}
+
+/// A handle on a store in memory. A clone is another handle on the same store, as another process would have.
+pub struct Memory {
+    shared: Arc<Shared>,
+    bell: Arc<Notify>,
+}
+
+struct Shared {
+    tables: Mutex<Tables>,
+    clock: Clock,
+    /// How far the clock was moved by hand, in microseconds.
+    moved: AtomicU64,
+    /// Rung at the end of every caller's transaction, for those that wait for it.
+    ended: Notify,
+    /// One for each handle; rung when there may be something to claim.
+    bells: Mutex<Vec<Weak<Notify>>>,
+}
+
+impl Memory {
+    /// An empty store whose clock stands at [`START`].
+    pub fn new() -> Self {
+        Self::open(Options::default(), Arc::new(|| START), None)
+    }
+
+    /// An empty store with a clock of its own.
+    pub fn with_clock(options: Options, clock: Clock) -> Self {
+        Self::open(options, clock, None)
+    }
+
+    /// An empty store with one mistake in it, to prove that the suite would notice.
+    pub fn with_flaw(flaw: Flaw) -> Self {
+        Self::open(Options::default(), Arc::new(|| START), Some(flaw))
+    }
+
+    fn open(options: Options, clock: Clock, flaw: Option<Flaw>) -> Self {
+        let shared = Shared {
+            tables: Mutex::new(Tables::new(options, flaw)),
+            clock,
+            moved: AtomicU64::new(0),
+            ended: Notify::new(),
+            bells: Mutex::new(Vec::new()),
+        };
+        Self::handle(Arc::new(shared))
+    }
+
+    fn handle(shared: Arc<Shared>) -> Self {
+        let bell = Arc::new(Notify::new());
+        let mut bells = shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells.retain(|bell| bell.strong_count() > 0);
+        bells.push(Arc::downgrade(&bell));
+        drop(bells);
+        Self { shared, bell }
+    }
+
+    /// Begins a caller's transaction.
+    pub fn begin(&self) -> MemoryTx {
+        MemoryTx::begin(self.clone())
+    }
+
+    /// The store's clock.
+    pub fn now(&self) -> Timestamp {
+        let moved = Duration::from_micros(self.shared.moved.load(Ordering::SeqCst));
+        (self.shared.clock)().plus(moved)
+    }
+
+    /// Moves the store's clock forward.
+    pub fn advance(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.shared.moved.fetch_add(micros, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Every record of every table, one on each line.
+    pub fn dump(&self) -> String {
+        self.with(|tables| tables.dump())
+    }
+
+    /// What applications noted and committed.
+    pub fn notes(&self) -> Vec<String> {
+        self.with(|tables| tables.notes.clone())
+    }
+
+    /// One transaction: nobody else sees the tables meanwhile.
+    fn with<T>(&self, run: impl FnOnce(&mut Tables) -> T) -> T {
+        let mut tables = self.shared.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.now = self.now();
+        let answer = run(&mut tables);
+        let news = std::mem::take(&mut tables.news);
+        drop(tables);
+        if news {
+            self.ring();
+        }
+        answer
+    }
+
+    /// Runs `attempt` until it needs nothing that an open transaction holds. Ends when that transaction does; two that
+    /// wait for each other would never end, so the one that would close the circle is refused.
+    async fn wait_for<T>(
+        &self,
+        tx: Option<TxId>,
+        mut attempt: impl FnMut(&mut Tables) -> Result<T, Busy>,
+    ) -> Result<T, Error> {
+        loop {
+            // Registered before looking, so that an end in between is not missed.
+            let ended = self.shared.ended.notified();
+            let answer = self.with(|tables| match attempt(tables) {
+                Ok(answer) => Ok(Some(answer)),
+                Err(busy) => tables.wait(tx, busy).map(|()| None),
+            })?;
+            match answer {
+                Some(answer) => return Ok(answer),
+                None => ended.await,
+            }
+        }
+    }
+
+    /// A bell that nobody waits at stays rung, so a commit between the last claim and the sleep is not missed.
+    fn ring(&self) {
+        let bells = self.shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        bells
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|bell| bell.notify_one());
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        Self::handle(self.shared.clone())
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            wakes_across_processes: false,
+            parallel_claim: true,
+            parallel_callers: true,
+            durability: Durability::Process,
+        }
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+        claim.check()?;
+        Ok(self.with(|tables| tables.claim(claim)))
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
+        check_lease(lease)?;
+        Ok(self.with(|tables| leases.iter().map(|held| tables.renew(held, lease)).collect()))
+    }
+
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
+        let mut verdicts = Vec::with_capacity(batch.len());
+        for settlement in batch {
+            verdicts.push(
+                self.wait_for(None, |tables| tables.settle(None, settlement, batch))
+                    .await?,
+            );
+        }
+        Ok(verdicts)
+    }
+
+    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
+        Ok(self.with(|tables| tables.expired(after, limit)))
+    }
+
+    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
+        self.with(|tables| tables.record_conflict(lease, worker))
+    }
+
+    async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
+        // The bell of this handle remembers that it was rung, so there is nothing to prepare.
+        Ok(())
+    }
+
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+        match tokio::time::timeout(at_most, self.bell.notified()).await {
+            Ok(()) => Ok(Wake::Rung),
+            Err(_) => Ok(Wake::Elapsed),
+        }
+    }
+}
+
+#[async_trait]
+impl Admin for Memory {
+    async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error> {
+        Ok(self.with(|tables| tables.find(id)))
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Page, Error> {
+        Ok(self.with(|tables| tables.list(filter)))
+    }
+
+    async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error> {
+        Ok(self.with(|tables| tables.attempts_of(id)))
+    }
+
+    async fn replay(
+        &self,
+        id: MessageId,
+        actor: &str,
+        reason: &str,
+        deliver_in: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.wait_for(None, |tables| tables.replay(id, actor, reason, deliver_in))
+            .await?
+    }
+
+    async fn quarantine(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        self.with(|tables| tables.quarantine(id, actor, note))
+    }
+
+    async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+        self.with(|tables| tables.cancel(id, actor, reason))
+    }
+
+    async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
+        self.with(|tables| tables.resolve(id, actor, receipt))
+    }
+
+    async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+        self.with(|tables| tables.discard(id, actor, reason))
+    }
+
+    async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        Ok(self.with(|tables| tables.prune(older_than, limit)))
+    }
+
+    async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+        Ok(self.with(|tables| tables.audit_of(id, limit)))
+    }
+}

@@ -1,0 +1,204 @@
+//! Settle, renew and what ran out: everything behind the fence.
+
+use posthouse_core::{Attempt, Conflict, Error, Lease, LeaseToken, Renewal, Settlement, State, Verdict, text::excerpt};
+use std::time::Duration;
+
+use super::{
+    Flaw,
+    tables::{Busy, Key, Tables, TxId},
+};
+
+impl Tables {
+    /// Ends one lease; in a caller's transaction, at its commit. `batch` is what is settled together with it.
+    pub(super) fn settle(
+        &mut self,
+        tx: Option<TxId>,
+        settlement: &Settlement,
+        batch: &[Settlement],
+    ) -> Result<Verdict, Busy> {
+        let lease = &settlement.lease;
+        let Some(seq) = self.ids.get(&lease.id).copied() else {
+            return Ok(Verdict::LeaseLost);
+        };
+        self.free(tx, &Key::Lease(seq))?;
+        if let Some(earlier) = self.staged(tx, seq) {
+            return Ok(if same_end(earlier, settlement) {
+                Verdict::Settled
+            } else {
+                Verdict::LeaseLost
+            });
+        }
+        if !self.holds(lease, settlement.is_expiry()) {
+            let repeated = self.was_settled(seq, settlement);
+            return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
+        }
+        if self.has(Flaw::SettleInTwoTransactions) {
+            self.end(settlement, batch);
+        }
+        // Follow-ups take no turn, so a settlement never waits for a producer of their key.
+        let plan = match self.plan(tx, &settlement.follow_ups)? {
+            Ok(plan) => plan,
+            Err(error) => return Ok(Verdict::Refused(error)),
+        };
+        match tx.and_then(|tx| self.open.get_mut(&tx)) {
+            Some(open) => {
+                open.keys.extend(plan.keys().chain([Key::Lease(seq)]));
+                open.entries.extend(plan.entries);
+                open.settlements.push(settlement.clone());
+            }
+            None => {
+                self.end(settlement, batch);
+                plan.entries.into_iter().for_each(|entry| self.insert(entry));
+            }
+        }
+        Ok(Verdict::Settled)
+    }
+
+    /// The fence: the same token, and the deadline ahead; or past, for the one settlement that reports just that.
+    fn holds(&self, lease: &Lease, expiry: bool) -> bool {
+        if expiry && self.has(Flaw::RepairWithoutGuard) {
+            return true;
+        }
+        let Some(held) = self.entry(lease.id).and_then(|entry| entry.held.as_ref()) else {
+            return false;
+        };
+        let same = match self.flaw {
+            Some(Flaw::NoFence) => true,
+            Some(Flaw::FenceByWorker) => self.granted.get(&lease.token) == Some(&held.worker),
+            _ => held.token == lease.token,
+        };
+        same && (held.until <= self.now) == expiry
+    }
+
+    /// What this transaction has already settled of the message.
+    fn staged(&self, tx: Option<TxId>, seq: i64) -> Option<&Settlement> {
+        let open = self.open.get(&tx?)?;
+        open.settlements
+            .iter()
+            .find(|s| self.ids.get(&s.lease.id) == Some(&seq))
+    }
+
+    /// Whether this settlement won before: its caller may not have heard the answer.
+    fn was_settled(&self, seq: i64, settlement: &Settlement) -> bool {
+        let (token, epoch) = (settlement.lease.token, settlement.lease.standing.epoch);
+        match settlement.step.evidence {
+            Some(outcome) => self.attempts.get(&seq).is_some_and(|rows| {
+                rows.iter()
+                    .any(|a| (a.epoch, a.token, a.outcome) == (epoch, token, outcome))
+            }),
+            None => self
+                .messages
+                .get(&seq)
+                .is_some_and(|entry| entry.released_by == Some(token)),
+        }
+    }
+
+    /// Performs a settlement that passed the fence.
+    pub(super) fn end(&mut self, settlement: &Settlement, batch: &[Settlement]) {
+        self.end_one(settlement);
+        let Some(entry) = self.entry(settlement.lease.id) else {
+            return;
+        };
+        if !settlement.is_expiry() && (entry.state() == State::Pending || entry.blocks()) {
+            self.stop_run(settlement, batch);
+        }
+    }
+
+    fn end_one(&mut self, settlement: &Settlement) {
+        let Some(entry) = self.entry(settlement.lease.id) else {
+            return;
+        };
+        let (seq, held, standing) = (entry.seq, entry.held.clone(), settlement.step.standing);
+        if let Some(outcome) = settlement.step.evidence {
+            self.attempts.entry(seq).or_default().push(Attempt {
+                epoch: standing.epoch,
+                generation: standing.generation,
+                attempt: standing.attempts,
+                worker: held.as_ref().map(|held| held.worker.clone()).unwrap_or_default(),
+                token: settlement.lease.token,
+                outcome,
+                code: settlement.code.clone(),
+                error: settlement.error.clone(),
+                receipt: settlement.receipt.clone(),
+                started_at: held.map_or(self.now, |held| held.granted_at),
+                finished_at: self.now,
+            });
+        }
+        self.apply(seq, settlement.step);
+        if let Some(entry) = self
+            .messages
+            .get_mut(&seq)
+            .filter(|_| settlement.step.evidence.is_none())
+        {
+            entry.released_by = Some(settlement.lease.token);
+        }
+    }
+
+    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it.
+    fn stop_run(&mut self, settlement: &Settlement, batch: &[Settlement]) {
+        let Some(entry) = self.entry(settlement.lease.id) else {
+            return;
+        };
+        let (pos, key, token) = (entry.pos, entry.order_key(), settlement.lease.token);
+        let rest: Vec<Lease> = self
+            .messages
+            .values()
+            .filter(|later| key.is_some() && later.order_key() == key && later.pos > pos)
+            .filter(|later| later.held.as_ref().is_some_and(|held| held.token == token))
+            .filter(|later| batch.iter().all(|other| other.lease.id != later.id))
+            .filter(|later| self.free(None, &Key::Lease(later.seq)).is_ok())
+            .map(|later| later.lease(token))
+            .collect();
+        for lease in rest {
+            self.end_one(&Settlement::released(&lease, Duration::ZERO));
+        }
+    }
+
+    pub(super) fn renew(&mut self, lease: &Lease, by: Duration) -> Renewal {
+        if self.free(None, &Key::Lease(lease.seq)).is_err() {
+            return Renewal::Locked;
+        }
+        if !self.holds(lease, false) {
+            return Renewal::Lost;
+        }
+        let until = self.now.plus(by);
+        if let Some(held) = self.messages.get_mut(&lease.seq).and_then(|entry| entry.held.as_mut()) {
+            held.until = until;
+        }
+        Renewal::Renewed
+    }
+
+    /// A lease that a handler's transaction is settling right now has not run out, whatever its deadline.
+    pub(super) fn expired(&self, after: i64, limit: u32) -> Vec<Lease> {
+        let past = |held: &super::tables::Held| (held.until <= self.now).then_some(held.token);
+        self.messages
+            .range(after.saturating_add(1)..)
+            .filter_map(|(_, entry)| Some((entry, past(entry.held.as_ref()?)?)))
+            .filter(|(entry, _)| self.free(None, &Key::Lease(entry.seq)).is_ok())
+            .map(|(entry, token): (_, LeaseToken)| entry.lease(token))
+            .take(limit as usize)
+            .collect()
+    }
+
+    pub(super) fn record_conflict(&mut self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
+        let entry = self.entry(lease.id).ok_or(Error::NotFound(lease.id))?;
+        let conflict = Conflict {
+            state: entry.state(),
+            worker: entry.held.as_ref().map(|held| held.worker.clone()),
+            epoch: entry.standing.epoch,
+        };
+        let by = conflict
+            .worker
+            .as_ref()
+            .map(|worker| format!(" by {worker}"))
+            .unwrap_or_default();
+        let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
+        let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
+        self.write_audit(lease.id, excerpt(worker, 512), "outbox_flush_conflict", detail);
+        Ok(conflict)
+    }
+}
+
+fn same_end(one: &Settlement, other: &Settlement) -> bool {
+    one.lease.token == other.lease.token && one.step.evidence == other.step.evidence
+}

@@ -1,0 +1,238 @@
+//! Claim: never more than asked, oldest first, tenants fairly, and nobody else's.
+
+use posthouse_core::{Claim, Claimed, Error, Message, State, Store};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::tools::*;
+use crate::Fixture;
+
+fn ids(claimed: &[Claimed]) -> BTreeSet<posthouse_core::MessageId> {
+    claimed.iter().map(|c| c.lease.id).collect()
+}
+
+async fn take(fx: &dyn Fixture, claim: Claim) -> Vec<Claimed> {
+    fx.store().await.claim(&claim).await.unwrap()
+}
+
+fn ask(batch: u32) -> Claim {
+    Claim::new("w1", batch, LEASE)
+}
+
+/// Not one message more, and all of them in the end.
+pub async fn a_claim_never_exceeds_its_batch(fx: &dyn Fixture) {
+    put_all(fx, (0..20).map(|n| message(&n.to_string())).collect()).await;
+    let mut sizes = Vec::new();
+    for _ in 0..4 {
+        sizes.push(take(fx, ask(7)).await.len());
+    }
+    assert_eq!(sizes, [7, 7, 6, 0]);
+}
+
+/// A claim that makes no sense is refused and takes nothing.
+pub async fn a_senseless_claim_is_refused(fx: &dyn Fixture) {
+    let id = put(fx, message("42")).await;
+    let store = fx.store().await;
+    let bad = [
+        ("batch", Claim::new("w1", 0, LEASE)),
+        ("batch", Claim::new("w1", 10_001, LEASE)),
+        ("worker", Claim::new("", 1, LEASE)),
+        ("lease", Claim::new("w1", 1, Duration::ZERO)),
+        ("lease", Claim::new("w1", 1, Duration::MAX)),
+    ];
+    for (field, claim) in bad {
+        match store.claim(&claim).await {
+            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field),
+            other => panic!("{field} was not refused: {other:?}"),
+        }
+    }
+    assert_eq!(view(fx, id).await.epoch, 0);
+}
+
+/// The payloads together do not pass the limit; what is left comes with the next claim.
+pub async fn a_claim_stops_before_its_bytes_are_passed(fx: &dyn Fixture) {
+    put_all(fx, vec![message(&"x".repeat(100)); 5]).await;
+    assert_eq!(take(fx, ask(10).max_bytes(250)).await.len(), 2);
+    assert_eq!(take(fx, ask(10).max_bytes(300)).await.len(), 3);
+}
+
+/// Or a large message would wait for ever.
+pub async fn one_message_is_granted_whatever_its_size(fx: &dyn Fixture) {
+    put_all(fx, vec![message(&"x".repeat(1000)), message("small")]).await;
+    assert_eq!(take(fx, ask(10).max_bytes(10)).await.len(), 1);
+    assert_eq!(bodies(&take(fx, ask(10).max_bytes(10)).await), ["small"]);
+}
+
+/// First come, first served, over transactions and claims.
+pub async fn the_oldest_come_first(fx: &dyn Fixture) {
+    for n in 0..6 {
+        put(fx, message(&n.to_string())).await;
+    }
+    assert_eq!(bodies(&take(fx, ask(4)).await), ["0", "1", "2", "3"]);
+    assert_eq!(bodies(&take(fx, ask(4)).await), ["4", "5"]);
+}
+
+/// Topics whose destination is closed do not fill the batch, however many wait there.
+pub async fn left_topics_are_left_alone(fx: &dyn Fixture) {
+    put_all(fx, vec![message("paused"); 50]).await;
+    put(fx, Message::bytes("invoices", "text/plain", "open")).await;
+    let claim = || ask(10).not_topic("orders").not_topic("other");
+    assert_eq!(bodies(&take(fx, claim()).await), ["open"]);
+    assert!(take(fx, claim()).await.is_empty());
+    assert_eq!(take(fx, ask(100)).await.len(), 50);
+}
+
+/// A relay of some namespaces does not touch the others.
+pub async fn only_the_named_namespaces_are_claimed(fx: &dyn Fixture) {
+    for namespace in ["a", "b", "c"] {
+        put(fx, message(namespace).namespace(namespace)).await;
+    }
+    let two = take(fx, ask(10).namespace("a").namespace("c")).await;
+    assert_eq!(
+        bodies(&two).into_iter().collect::<BTreeSet<_>>(),
+        ["a", "c"].map(str::to_owned).into()
+    );
+    assert_eq!(bodies(&take(fx, ask(10)).await), ["b"]);
+}
+
+/// P19. A claim for one tenant neither grants nor changes another's message, not even one that has lapsed.
+pub async fn a_tenants_claim_touches_no_other_tenant(fx: &dyn Fixture) {
+    let other = put(fx, message("b").tenant("b").deliver_in(SECOND)).await;
+    let none = put(fx, message("none")).await;
+    put(fx, message("a").tenant("a")).await;
+    fx.advance(SECOND * 2).await;
+    let (lapsing, before) = (view(fx, other).await, view(fx, none).await);
+    assert_eq!(bodies(&take(fx, ask(10).tenant("a")).await), ["a"]);
+    assert!(take(fx, ask(10).tenant("a")).await.is_empty());
+    assert_eq!((view(fx, other).await, view(fx, none).await), (lapsing, before));
+}
+
+/// Asking often costs a message nothing.
+pub async fn an_empty_poll_counts_nothing(fx: &dyn Fixture) {
+    let id = put(fx, message("later").delay(DAY)).await;
+    let before = view(fx, id).await;
+    for _ in 0..20 {
+        assert!(take(fx, ask(10)).await.is_empty());
+    }
+    assert_eq!(view(fx, id).await, before);
+    assert_eq!((before.attempts, before.epoch), (0, 0));
+}
+
+/// L4. One tenant's flood does not delay another's single message beyond the next claim.
+pub async fn a_flood_does_not_delay_another_tenant(fx: &dyn Fixture) {
+    put_all(fx, vec![message("flood").tenant("loud"); 500]).await;
+    take(fx, ask(10)).await;
+    put(fx, message("single").tenant("quiet")).await;
+    assert!(bodies(&take(fx, ask(10)).await).contains(&"single".to_owned()));
+}
+
+/// Each tenant with work gets its share of a batch before any gets more.
+pub async fn tenants_share_a_batch(fx: &dyn Fixture) {
+    for tenant in ["a", "b", "c"] {
+        put_all(fx, vec![message("x").tenant(tenant); 20]).await;
+    }
+    let mut shares = BTreeMap::new();
+    for claimed in take(fx, ask(9)).await {
+        *shares.entry(claimed.delivery.tenant).or_insert(0) += 1;
+    }
+    assert_eq!(
+        shares,
+        BTreeMap::from([("a", 3), ("b", 3), ("c", 3)].map(|(t, n)| (t.to_owned(), n)))
+    );
+}
+
+/// What the others leave of their share goes to those who have more.
+pub async fn an_unused_share_goes_to_the_others(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x").tenant("a"); 20]).await;
+    put(fx, message("x").tenant("b")).await;
+    assert_eq!(take(fx, ask(10)).await.len(), 10);
+}
+
+/// Even a claim of one message at a time serves every tenant soon: within twice as many claims as there are tenants, because a
+/// relay may first have to find them.
+pub async fn claims_of_one_go_round_the_tenants(fx: &dyn Fixture) {
+    let tenants = ["a", "b", "c", "d"];
+    for tenant in tenants {
+        put_all(fx, vec![message("x").tenant(tenant); 10]).await;
+    }
+    let store = fx.store().await;
+    let mut served = BTreeSet::new();
+    for _ in 0..2 * tenants.len() {
+        served.extend(claim(&*store, "w1", 1).await.into_iter().map(|c| c.delivery.tenant));
+    }
+    assert_eq!(served, tenants.map(str::to_owned).into());
+}
+
+/// P3. Eight relays empty the store together: every message once.
+pub async fn eight_claimers_never_share_a_message(fx: &dyn Fixture) {
+    let all = put_all(fx, (0..200).map(|n| message(&n.to_string())).collect()).await;
+    let mut relays = Vec::new();
+    for n in 0..8 {
+        let store = fx.store().await;
+        relays.push(async move { claim_until_empty(store, format!("w{n}")).await });
+    }
+    let mut claimed: Vec<Claimed> = at_once(relays).await.into_iter().flatten().collect();
+    // A claim may find what is left in another's hands; it is claimable as soon as nobody else is at it.
+    claimed.extend(claim(&*fx.store().await, "last", 200).await);
+    assert_eq!(claimed.len(), all.len(), "no message twice, and none left");
+    assert_eq!(ids(&claimed), all.into_iter().collect());
+}
+
+async fn claim_until_empty(store: Arc<dyn Store>, worker: String) -> Vec<Claimed> {
+    let mut claimed = Vec::new();
+    loop {
+        let some = claim(&*store, &worker, 7).await;
+        if some.is_empty() {
+            return claimed;
+        }
+        claimed.extend(some);
+    }
+}
+
+/// The operator sees who holds it and until when.
+pub async fn a_grant_is_visible_at_once(fx: &dyn Fixture) {
+    let id = put(fx, message("42")).await;
+    claim_one(&*fx.store().await, "w1").await;
+    let found = view(fx, id).await;
+    assert_eq!((found.state, found.worker.as_deref()), (State::Leased, Some("w1")));
+    assert_eq!(found.lease_until, Some(fx.now().await.plus(LEASE)));
+    assert_eq!((found.attempts, found.epoch, found.generation), (1, 1, 1));
+}
+
+/// P3. A token is fresh for every claim, also of the same worker.
+pub async fn every_claim_has_a_token_of_its_own(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x"); 4]).await;
+    let one = leases(&take(fx, ask(2)).await);
+    let two = leases(&take(fx, ask(2)).await);
+    assert_eq!((one.len(), two.len()), (2, 2));
+    assert!(two.iter().all(|lease| lease.token != one[0].token));
+}
+
+/// P11. A message that went back is claimed again, though younger ones were claimed meanwhile.
+pub async fn what_went_back_is_not_skipped(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let old = put_and_claim(fx, message("old")).await;
+    put_done(fx, message("young")).await;
+    assert!(settle(&*store, released(&old)).await.is_settled());
+    let again = claim_one(&*store, "w1").await.lease;
+    assert_eq!(again.id, old.id);
+    put_done(fx, message("younger")).await;
+    assert!(settle(&*store, failed(&again, 12)).await.is_settled());
+    fx.advance(SECOND * 10).await;
+    assert_eq!(claim_one(&*store, "w1").await.lease.id, old.id);
+}
+
+/// P10. While one claim holds a message of a key, no other claim gets the next, of the same worker or another.
+pub async fn a_key_belongs_to_one_claim_at_a_time(fx: &dyn Fixture) {
+    put_all(fx, vec![keyed("k", "1"), keyed("k", "2"), keyed("other", "3")]).await;
+    let store = fx.store().await;
+    let first = claim_one(&*store, "w1").await;
+    assert_eq!(bodies(std::slice::from_ref(&first)), ["1"]);
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["3"]);
+    assert!(claim(&*store, "w1", 10).await.is_empty());
+    assert!(settle(&*store, delivered(&first.lease)).await.is_settled());
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["2"]);
+}

@@ -1,0 +1,193 @@
+//! Small steps that cases are told in.
+
+use posthouse_core::{
+    Claim, Claimed, Enqueued, Error, Filter, Lease, Message, MessageId, MessageView, Outcome, RetryPolicy, Settlement,
+    State, Store, Verdict,
+};
+use std::{future::Future, time::Duration};
+
+use crate::Fixture;
+
+/// The lease of most cases.
+pub const LEASE: Duration = Duration::from_secs(15);
+
+/// A second.
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// A day.
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A small message.
+pub fn message(body: &str) -> Message {
+    Message::bytes("orders", "text/plain", body)
+}
+
+/// A small message with an order key.
+pub fn keyed(key: &str, body: &str) -> Message {
+    message(body).order_key(key)
+}
+
+/// Enqueues in a transaction of its own, committed if it was accepted.
+pub async fn offer(fx: &dyn Fixture, message: Message) -> Result<Enqueued, Error> {
+    let mut tx = fx.begin().await;
+    let answer = tx.enqueue(message).await;
+    match answer {
+        Ok(_) => tx.commit().await.unwrap(),
+        Err(_) => tx.rollback().await,
+    }
+    answer
+}
+
+/// Enqueues and commits what was not there before.
+pub async fn put(fx: &dyn Fixture, message: Message) -> MessageId {
+    let Enqueued::New(id) = offer(fx, message).await.unwrap() else {
+        panic!("the message was there already")
+    };
+    id
+}
+
+/// Enqueues many in one call and commits.
+pub async fn put_all(fx: &dyn Fixture, messages: Vec<Message>) -> Vec<MessageId> {
+    let mut tx = fx.begin().await;
+    let ids = tx
+        .enqueue_all(messages)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(Enqueued::id)
+        .collect();
+    tx.commit().await.unwrap();
+    ids
+}
+
+/// Claims up to `batch` as `worker`.
+pub async fn claim(store: &dyn Store, worker: &str, batch: u32) -> Vec<Claimed> {
+    store.claim(&Claim::new(worker, batch, LEASE)).await.unwrap()
+}
+
+/// Claims exactly one.
+pub async fn claim_one(store: &dyn Store, worker: &str) -> Claimed {
+    let mut claimed = claim(store, worker, 1).await;
+    assert_eq!(claimed.len(), 1, "one message was to be claimed");
+    claimed.remove(0)
+}
+
+/// Enqueues one and claims it; nothing else may be due.
+pub async fn put_and_claim(fx: &dyn Fixture, message: Message) -> Lease {
+    let id = put(fx, message).await;
+    let claimed = claim_one(&*fx.store().await, "w1").await;
+    assert_eq!(claimed.lease.id, id, "another message was due");
+    claimed.lease
+}
+
+/// Enqueues one, claims it and has it rejected; nothing else may be due.
+pub async fn put_dead(fx: &dyn Fixture, message: Message) -> MessageId {
+    let lease = put_and_claim(fx, message).await;
+    assert!(settle(&*fx.store().await, rejected(&lease)).await.is_settled());
+    lease.id
+}
+
+/// Enqueues one, claims it and delivers it; nothing else may be due.
+pub async fn put_done(fx: &dyn Fixture, message: Message) -> MessageId {
+    let lease = put_and_claim(fx, message).await;
+    assert!(settle(&*fx.store().await, delivered(&lease)).await.is_settled());
+    lease.id
+}
+
+/// The payloads of a claim, as text.
+pub fn bodies(claimed: &[Claimed]) -> Vec<String> {
+    claimed
+        .iter()
+        .map(|c| String::from_utf8_lossy(&c.delivery.payload).into_owned())
+        .collect()
+}
+
+/// The leases of a claim.
+pub fn leases(claimed: &[Claimed]) -> Vec<Lease> {
+    claimed.iter().map(|c| c.lease.clone()).collect()
+}
+
+/// Settles one.
+pub async fn settle(store: &dyn Store, settlement: Settlement) -> Verdict {
+    let mut verdicts = store.settle(&[settlement]).await.unwrap();
+    assert_eq!(verdicts.len(), 1, "one verdict for one settlement");
+    verdicts.remove(0)
+}
+
+/// The destination acknowledged it.
+pub fn delivered(lease: &Lease) -> Settlement {
+    Settlement::delivered(lease, Some("receipt"))
+}
+
+/// The destination refused it for good.
+pub fn rejected(lease: &Lease) -> Settlement {
+    let (code, error) = ("http_422".to_owned(), "not like this".to_owned());
+    Settlement::of(lease, Outcome::Reject { code, error }, &RetryPolicy::default(), 0.5)
+}
+
+/// It failed, is due again after ten seconds, and has this many attempts in all.
+pub fn failed(lease: &Lease, max_attempts: u32) -> Settlement {
+    let (code, error) = ("http_503".to_owned(), "not now".to_owned());
+    let outcome = Outcome::Retry {
+        after: None,
+        code,
+        error,
+    };
+    Settlement::of(lease, outcome, &RetryPolicy::table(max_attempts, [SECOND * 10]), 0.5)
+}
+
+/// No send began.
+pub fn released(lease: &Lease) -> Settlement {
+    Settlement::released(lease, Duration::ZERO)
+}
+
+/// The message as operators see it.
+pub async fn view(fx: &dyn Fixture, id: MessageId) -> MessageView {
+    fx.admin()
+        .await
+        .find(id)
+        .await
+        .unwrap()
+        .expect("the message is in the store")
+}
+
+/// Where the message stands.
+pub async fn state(fx: &dyn Fixture, id: MessageId) -> State {
+    view(fx, id).await.state
+}
+
+/// How many messages there are, up to a thousand.
+pub async fn count(fx: &dyn Fixture) -> usize {
+    let filter = Filter {
+        limit: 1000,
+        ..Filter::default()
+    };
+    fx.admin().await.list(&filter).await.unwrap().messages.len()
+}
+
+/// Runs out every lease that there is, and settles those as expired.
+pub async fn expire(fx: &dyn Fixture) -> u32 {
+    fx.advance(LEASE + SECOND).await;
+    posthouse_core::repair(&*fx.store().await, 1000).await.unwrap()
+}
+
+/// Whether two callers' transactions can be open at once. Where not, a case asserts what is left of its promise. Asked
+/// before a transaction is open, for where not, an open one may keep out everybody else.
+pub async fn parallel_callers(fx: &dyn Fixture) -> bool {
+    fx.store().await.capabilities().parallel_callers
+}
+
+/// Asserts that not one record of the store differs from before.
+pub async fn assert_unchanged(fx: &dyn Fixture, before: &str, what: &str) {
+    assert_eq!(fx.dump().await, before, "{what} changed the store");
+}
+
+/// Runs them all at the same time; the answers come in their order.
+pub async fn at_once<T: Send + 'static>(runs: Vec<impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+    let running: Vec<_> = runs.into_iter().map(tokio::spawn).collect();
+    let mut answers = Vec::with_capacity(running.len());
+    for run in running {
+        answers.push(run.await.unwrap());
+    }
+    answers
+}

@@ -1,0 +1,89 @@
+//! What the reference store does beyond what every store must.
+
+#![allow(clippy::unwrap_used)]
+
+use posthouse_core::{Error, Message, Renewal, Settlement, Store, Wake};
+use posthouse_testkit::{Memory, suite::tools::*};
+use std::time::Duration;
+
+async fn committed(memory: &Memory, message: Message) {
+    let mut tx = memory.begin();
+    tx.enqueue(message).await.unwrap();
+    tx.commit();
+}
+
+#[tokio::test]
+async fn two_transactions_that_wait_for_each_other_are_refused_not_hung() {
+    let memory = Memory::new();
+    let (mut one, mut two) = (memory.begin(), memory.begin());
+    one.enqueue(message("x").dedupe_key("a")).await.unwrap();
+    two.enqueue(message("x").dedupe_key("b")).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        let answer = one.enqueue(message("x").dedupe_key("b")).await;
+        one.commit();
+        answer
+    });
+    tokio::task::yield_now().await;
+    let refused = two.enqueue(message("x").dedupe_key("a")).await;
+    assert!(matches!(refused, Err(Error::Contention(_))), "{refused:?}");
+    two.rollback();
+    waiting.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_transaction_is_rolled_back() {
+    let memory = Memory::new();
+    let mut tx = memory.begin();
+    tx.enqueue(keyed("k", "x").dedupe_key("d")).await.unwrap();
+    drop(tx);
+    committed(&memory, keyed("k", "x").dedupe_key("d")).await;
+    assert_eq!(claim(&memory, "w1", 10).await.len(), 1);
+}
+
+#[tokio::test]
+async fn producers_of_a_key_take_turns_until_the_commit() {
+    let memory = Memory::new();
+    let (mut one, mut two) = (memory.begin(), memory.begin());
+    one.enqueue(keyed("k", "first")).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        two.enqueue(keyed("k", "second")).await.unwrap();
+        two.commit();
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    one.commit();
+    waiting.await.unwrap();
+    assert_eq!(bodies(&claim(&memory, "w1", 10).await), ["first", "second"]);
+}
+
+#[tokio::test]
+async fn a_lease_that_a_handler_settles_is_not_lost_to_others() {
+    let memory = Memory::new();
+    committed(&memory, message("x")).await;
+    let lease = claim_one(&memory, "w1").await.lease;
+    let mut tx = memory.begin();
+    assert!(tx.settle_in(&delivered(&lease)).await.unwrap().is_settled());
+    assert_eq!(
+        memory.renew(std::slice::from_ref(&lease), LEASE).await.unwrap(),
+        [Renewal::Locked]
+    );
+    memory.advance(LEASE * 2);
+    assert!(memory.expired(i64::MIN, 10).await.unwrap().is_empty());
+    let (other, expiry) = (memory.clone(), Settlement::expired(&lease));
+    let repairer = tokio::spawn(async move { settle(&other, expiry).await });
+    tokio::task::yield_now().await;
+    tx.commit();
+    assert!(
+        repairer.await.unwrap().is_lost(),
+        "the handler held the lease until its commit"
+    );
+}
+
+#[tokio::test]
+async fn a_commit_before_the_sleep_still_wakes() {
+    let memory = Memory::new();
+    let relay = memory.clone();
+    committed(&memory, message("x")).await;
+    assert_eq!(relay.wake(Duration::from_secs(60)).await.unwrap(), Wake::Rung);
+    assert_eq!(relay.wake(Duration::from_millis(1)).await.unwrap(), Wake::Elapsed);
+}
