@@ -168,7 +168,7 @@ BEGIN
         EXIT WHEN left_rows = 0 OR left_bytes <= 0;
         IF round IN (1, 7) THEN
             SELECT k.picks, k.bytes INTO picks, picked_bytes
-            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, p_token, t, left_bytes, p_namespaces, p_tenant, p_not_topics) k;
+            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics) k;
             CONTINUE WHEN picks IS NULL;
             RETURN QUERY
             WITH d AS (DELETE FROM keyed k WHERE k.ctid = ANY (picks) RETURNING k.*),
@@ -178,10 +178,10 @@ BEGIN
             h AS (INSERT INTO deadline (until, token, seqs) SELECT until, p_token, array_agg(d.seq) FROM d HAVING count(*) > 0)
             SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, d.blocks,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
-            FROM d JOIN message m ON m.seq = d.seq;
+            FROM d JOIN message m ON m.seq = d.seq ORDER BY d.pos;
         ELSIF round = 2 OR lapsed > 0 THEN
             SELECT k.picks, k.bytes INTO picks, picked_bytes
-            FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, p_namespaces, p_tenant, p_not_topics, p_lanes, p_floors, p_lo, p_hi) k;
+            FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, p_lanes, p_floors, p_lo, p_hi) k;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
             RETURN QUERY
             WITH d AS (DELETE FROM ready r WHERE r.ctid = ANY (picks) RETURNING r.*),
@@ -196,7 +196,7 @@ BEGIN
             h AS (INSERT INTO deadline (until, token, seqs) SELECT until, p_token, array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE HAVING count(*) > 0)
             SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
-            FROM d JOIN message m ON m.seq = d.seq WHERE (d.deliver_by <= t) IS NOT TRUE;
+            FROM d JOIN message m ON m.seq = d.seq WHERE (d.deliver_by <= t) IS NOT TRUE ORDER BY d.pos;
         ELSE
             CONTINUE;
         END IF;
@@ -212,10 +212,11 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT (extract(epoch FROM p_to - p_from) * 1000)::bigint
 $$;
 
--- Locks free messages without a key, each lane its share first, and answers where they are. Those of topics that the
+-- Locks free messages without a key, each lane its share first, and answers where they are. The first message of a claim
+-- (p_first) is taken whatever it weighs. Those of topics that the
 -- claimer cannot send are parked, so that they do not stand in the way of the rest.
 CREATE OR REPLACE FUNCTION posthouse.pick_ready(
-    p_most int, p_max_bytes bigint, p_weigh boolean, p_namespaces text[], p_tenant text, p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint,
+    p_most int, p_max_bytes bigint, p_weigh boolean, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint,
     OUT picks tid[], OUT bytes bigint)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -269,8 +270,8 @@ BEGIN
         SELECT j.c, j.bytes, sum(j.bytes) OVER w AS weight, row_number() OVER w AS n
         FROM judged j WHERE j.verdict = 1
         WINDOW w AS (ORDER BY (j.rank > share), j.rank, j.o ROWS UNBOUNDED PRECEDING))
-    SELECT (SELECT array_agg(r.c) FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1)),
-           (SELECT sum(r.bytes) FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1)),
+    SELECT (SELECT array_agg(r.c) FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first)),
+           (SELECT sum(r.bytes) FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first)),
            (SELECT array_agg(j.c) FROM judged j WHERE j.verdict = 2)
     INTO picks, bytes, blocked;
     IF blocked IS NOT NULL THEN
@@ -281,62 +282,65 @@ BEGIN
     END IF;
 END $$;
 
--- Locks the heads of free keys and answers where the messages of their runs are. Whoever holds the lock on the head of a
--- key owns the key until commit, because places only grow at the tail (producers take turns) and what returns to a key
--- returns under a lease. Two statements on purpose: the second one's fresh snapshot sees a settlement or claim that
--- committed while the first was choosing.
+-- Locks free keys and answers where the messages of their runs are. Claims and operators take a key by an advisory lock
+-- until commit; a lock on its head would not do, because a relaxed producer or a retry can put another message before the
+-- head at any time. Two statements on purpose: the second one's snapshot is taken under the lock, so it sees whatever the
+-- last holder of the key committed.
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
-    p_most int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_namespaces text[], p_tenant text, p_not_topics text[],
+    p_most int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     OUT picks tid[], OUT bytes bigint)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     picky CONSTANT boolean := p_namespaces IS NOT NULL OR p_tenant IS NOT NULL OR cardinality(p_not_topics) > 0;
-    start CONSTANT int := ((random() - 0.5) * 4294967294)::int;
+    start CONSTANT bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
     ranges record;
     lanes bigint[];
     keys_each int;
-    l bigint[]; h int[]; k text[]; p bigint[];
+    visits int;
+    l bigint[]; h bigint[]; k text[]; p bigint[];
     share int;
 BEGIN
     IF p_tenant IS NOT NULL THEN
         lanes := tenant_lanes(p_namespaces, p_tenant);
     ELSE
         SELECT r.los, r.his INTO ranges FROM lane_ranges(p_namespaces) r;
-        lanes := keyed_lanes(ranges.los, ranges.his, least(p_most, 64));
+        lanes := keyed_lanes(ranges.los, ranges.his, 64);
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
     keys_each := greatest(1, p_most / cardinality(lanes));
+    visits := 4 * keys_each + greatest(64, 4096 / cardinality(lanes));
 
     -- Heads that lapsed make way for the next of their key: look again, a few times.
     FOR round IN 1..10 LOOP
         -- 1: in each lane, from a random key on and around, the heads of due and free keys; at most so many keys are visited.
         SELECT array_agg(x.lane), array_agg(x.key_hash), array_agg(x.key), array_agg(x.pos) INTO l, h, k, p FROM (
-            SELECT z.lane, z.key_hash, z.key, z.pos
+            SELECT c.lane, c.key_hash, c.key, c.pos
             FROM unnest(lanes) WITH ORDINALITY u(ln, o)
             CROSS JOIN LATERAL (
-                SELECT c.lane, c.key_hash, c.key, c.pos
-                FROM unnest(ARRAY[start, -2147483648], ARRAY[2147483647, start::bigint - 1]) part(lo, hi)
-                CROSS JOIN LATERAL (
-                    WITH RECURSIVE walk(lane, key_hash, key, pos, seq, due_at, n) AS (
-                        (SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.due_at, 1 FROM keyed q
-                         WHERE q.lane = u.ln AND q.key_hash >= part.lo::int AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1)
-                        UNION ALL
-                        SELECT x.lane, x.key_hash, x.key, x.pos, x.seq, x.due_at, walk.n + 1 FROM walk CROSS JOIN LATERAL (
-                            SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.due_at FROM keyed q
-                            WHERE q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
-                            ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) x
-                        WHERE walk.n < 4 * keys_each + 64)
-                    SELECT w.lane, w.key_hash, w.key, w.pos FROM walk w
-                    WHERE w.due_at <= p_now
-                      AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = w.lane AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
-                      AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
-                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))) c
+                SELECT c.lane, c.key_hash, c.key, c.pos FROM (
+                    SELECT c.lane, c.key_hash, c.key, c.pos
+                    FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
+                    CROSS JOIN LATERAL (
+                        WITH RECURSIVE walk(lane, key_hash, key, pos, seq, due_at, n) AS (
+                            (SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.due_at, 1 FROM keyed q
+                             WHERE q.lane = u.ln AND q.key_hash >= part.lo AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1)
+                            UNION ALL
+                            SELECT x.lane, x.key_hash, x.key, x.pos, x.seq, x.due_at, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+                                SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.due_at FROM keyed q
+                                WHERE q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
+                                ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) x
+                            WHERE walk.n < visits)
+                        SELECT w.lane, w.key_hash, w.key, w.pos FROM walk w
+                        WHERE w.due_at <= p_now
+                          AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = w.lane AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
+                          AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
+                                AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))) c
+                    -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
+                    OFFSET 0) c
+                WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
                 LIMIT keys_each) c
-            CROSS JOIN LATERAL (
-                SELECT z.lane, z.key_hash, z.key, z.pos FROM keyed z
-                WHERE z.lane = c.lane AND z.key_hash = c.key_hash AND z.key = c.key AND z.pos = c.pos AND z.due_at <= p_now FOR UPDATE SKIP LOCKED) z
             LIMIT p_most) x;
         IF l IS NULL THEN RETURN; END IF;
         EXIT WHEN NOT lapse_heads(l, h, k, p, p_now);
@@ -363,11 +367,11 @@ BEGIN
     ranked AS (
         SELECT r.c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM runs r
         WINDOW w AS (ORDER BY r.rank, r.o ROWS UNBOUNDED PRECEDING))
-    SELECT array_agg(r.c), sum(r.bytes) INTO picks, bytes FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1);
+    SELECT array_agg(r.c), sum(r.bytes) INTO picks, bytes FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
 END $$;
 
 -- Heads past their deliver-by end here. One that blocks its key stays in it, due at infinity.
-CREATE OR REPLACE FUNCTION posthouse.lapse_heads(p_lane bigint[], p_hash int[], p_key text[], p_pos bigint[], p_now timestamptz) RETURNS boolean
+CREATE OR REPLACE FUNCTION posthouse.lapse_heads(p_lane bigint[], p_hash bigint[], p_key text[], p_pos bigint[], p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE

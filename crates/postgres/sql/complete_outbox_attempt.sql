@@ -23,7 +23,10 @@ BEGIN
             own_ms := least(extract(epoch FROM s.backoff_base) * power(s.backoff_factor, least(attempts - 1, 1000)), extract(epoch FROM s.backoff_cap))
                       * (1 + (2 * roll - 1) * s.backoff_jitter) * 1000;
             own_ms := greatest(floor(own_ms + 0.5), extract(epoch FROM s.backoff_floor) * 1000, 0);
-            delay_ms := greatest(own_ms, least(extract(epoch FROM retry_after), extract(epoch FROM s.longest_wish)) * 1000);
+            delay_ms := own_ms;
+            IF retry_after IS NOT NULL THEN
+                delay_ms := greatest(own_ms, least(extract(epoch FROM retry_after), extract(epoch FROM s.longest_wish)) * 1000);
+            END IF;
         ELSE
             RAISE 'outcome: must be delivered, duplicate, retry, rejected or released' USING ERRCODE = 'P7006';
     END CASE;

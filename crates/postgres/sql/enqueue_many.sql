@@ -82,12 +82,12 @@ BEGIN
         FROM u ORDER BY u.o
         RETURNING message.seq, message.id),
     d AS (
-        SELECT m.seq, lane(u.ns, u.te) AS lane, u.ok, u.due_at, u.deliver_by, u.budget, octet_length(u.p) AS bytes,
+        SELECT m.seq, lane(u.ns, u.te) AS lane, u.ns, u.te, u.ok, u.due_at, u.deliver_by, u.budget, octet_length(u.p) AS bytes,
                coalesce(u.block, false) AS block
         FROM m JOIN u ON u.id = m.id),
     k AS (
         INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, deliver_by, bytes, max_attempts, blocks)
-        SELECT d.lane, key_hash(d.ok), d.ok, d.seq, d.seq, d.due_at, d.deliver_by, d.bytes, d.budget, d.block FROM d WHERE d.ok IS NOT NULL),
+        SELECT d.lane, key_hash(d.ns, d.te, d.ok), d.ok, d.seq, d.seq, d.due_at, d.deliver_by, d.bytes, d.budget, d.block FROM d WHERE d.ok IS NOT NULL),
     s AS (
         INSERT INTO sched (seq, due_at, lane, deliver_by, bytes, max_attempts)
         SELECT d.seq, d.due_at, d.lane, d.deliver_by, d.bytes, d.budget FROM d WHERE d.ok IS NULL AND d.due_at > p_now)

@@ -5,9 +5,16 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT (hashtextextended(namespace, 0) << 32) | (hashtextextended(tenant, 0) & 4294967295)
 $$;
 
-CREATE OR REPLACE FUNCTION posthouse.key_hash(key text) RETURNS int
+-- The hash of an order key, with its namespace and tenant in it: lanes may be shared, keys must not be.
+CREATE OR REPLACE FUNCTION posthouse.key_hash(namespace text, tenant text, key text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT hashtext(key)
+    SELECT hashtextextended(namespace || E'\x1f' || tenant || E'\x1f' || key, 0)
+$$;
+
+-- The advisory lock of an order key for claims and operators. Producers take turns by another one.
+CREATE OR REPLACE FUNCTION posthouse.key_lock(key_hash bigint) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
+    SELECT key_hash # hashtextextended(current_schema(), 1)
 $$;
 
 -- A field with its length in front, so that fields do not run together under a hash.

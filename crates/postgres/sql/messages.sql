@@ -15,7 +15,7 @@ CREATE OR REPLACE VIEW posthouse.live AS
     UNION ALL
     SELECT k.seq, 'pending', 'keyed', k.ctid, k.due_at, k.deliver_by, k.released, k.epoch, k.attempts, k.generation, k.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
     FROM posthouse.message m JOIN posthouse.keyed k
-      ON k.lane = posthouse.lane(m.namespace, m.tenant) AND k.key_hash = posthouse.key_hash(m.order_key) AND k.key = m.order_key AND k.pos = m.seq AND k.pos = k.seq
+      ON k.lane = posthouse.lane(m.namespace, m.tenant) AND k.key_hash = posthouse.key_hash(m.namespace, m.tenant, m.order_key) AND k.key = m.order_key AND k.pos = m.seq AND k.pos = k.seq
     WHERE k.due_at < 'infinity'
     UNION ALL
     SELECT k.seq, 'pending', 'keyed', k.ctid, k.due_at, k.deliver_by, k.released, k.epoch, k.attempts, k.generation, k.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
@@ -36,7 +36,7 @@ CREATE OR REPLACE VIEW posthouse.messages AS
            greatest(m.created_at, a.finished_at, v.started_at, v.at, o.at) AS updated_at,
            CASE WHEN v.seq IS NULL THEN coalesce(greatest(a.finished_at, o.at), m.created_at) ELSE v.at END AS finished_at,
            a.code AS last_code, a.error AS last_error, m.digest,
-           coalesce(v.max_attempts, 0)::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
+           coalesce(v.max_attempts, a.max_attempts, (SELECT s.max_attempts FROM posthouse.settings s))::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
            m.content_type, octet_length(m.payload)::bigint AS bytes, posthouse.kind_word(m.kind) AS kind, m.parent, v.note
     FROM posthouse.message m
     LEFT JOIN LATERAL (SELECT l.* FROM posthouse.live l WHERE l.seq = m.seq) v ON true

@@ -2,7 +2,7 @@
 -- and writes who did it and why. A leased message is never touched: it has a holder.
 
 -- Takes the live record of a message out of its table. One look at all tables tells where it is; if it moved before the
--- lock was there, look again. The head of its key is locked first, so that no claim takes the key meanwhile.
+-- lock was there, look again. Its key is taken first, so that no claim has it meanwhile.
 CREATE OR REPLACE FUNCTION posthouse.take_out(
     p_id uuid, p_verb text, p_actor text, p_allowed text[],
     OUT message posthouse.message, OUT state text, OUT pos bigint, OUT epoch int, OUT attempts int, OUT generation int, OUT max_attempts smallint,
@@ -22,9 +22,7 @@ BEGIN
             RAISE 'there is no message %', p_id USING ERRCODE = 'P7005';
         END IF;
         IF (take_out.message).order_key IS NOT NULL THEN
-            PERFORM FROM keyed k
-            WHERE k.lane = lane((take_out.message).namespace, (take_out.message).tenant) AND k.key_hash = key_hash((take_out.message).order_key) AND k.key = (take_out.message).order_key
-            ORDER BY k.pos LIMIT 1 FOR UPDATE;
+            PERFORM pg_advisory_xact_lock(key_lock(key_hash((take_out.message).namespace, (take_out.message).tenant, (take_out.message).order_key)));
         END IF;
         SELECT l.* INTO v FROM live l WHERE l.seq = (take_out.message).seq;
         take_out.state := coalesce(v.state, 'done');
@@ -45,7 +43,7 @@ BEGIN
         IF FOUND THEN
             IF v.place = 'dead' AND take_out.blocking THEN
                 DELETE FROM keyed k
-                WHERE k.lane = lane((take_out.message).namespace, (take_out.message).tenant) AND k.key_hash = key_hash((take_out.message).order_key)
+                WHERE k.lane = lane((take_out.message).namespace, (take_out.message).tenant) AND k.key_hash = key_hash((take_out.message).namespace, (take_out.message).tenant, (take_out.message).order_key)
                   AND k.key = (take_out.message).order_key AND k.seq = v.seq
                 RETURNING k.pos INTO take_out.pos;
             END IF;
@@ -65,7 +63,7 @@ $$;
 CREATE OR REPLACE FUNCTION posthouse.put_keyed(m posthouse.message, p_pos bigint, p_due timestamptz, p_deliver_by timestamptz, p_epoch int, p_attempts int, p_generation int, p_max_attempts smallint, p_blocks boolean) RETURNS void
 LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
     INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, deliver_by, epoch, attempts, generation, bytes, max_attempts, blocks)
-    VALUES (lane(m.namespace, m.tenant), key_hash(m.order_key), m.order_key, p_pos, m.seq, p_due, p_deliver_by, p_epoch, p_attempts, p_generation, octet_length(m.payload), p_max_attempts, p_blocks)
+    VALUES (lane(m.namespace, m.tenant), key_hash(m.namespace, m.tenant, m.order_key), m.order_key, p_pos, m.seq, p_due, p_deliver_by, p_epoch, p_attempts, p_generation, octet_length(m.payload), p_max_attempts, p_blocks)
 $$;
 
 -- Sends a dead or quarantined message round again. A keyed one goes to the tail of its key, under the producers' turn, or a

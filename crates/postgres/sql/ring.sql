@@ -14,8 +14,3 @@ LANGUAGE sql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
     INSERT INTO sleeper (worker, until) VALUES (p_worker, clock() + p_ms * interval '1 millisecond')
     ON CONFLICT (worker) DO UPDATE SET until = excluded.until
 $$;
-
-CREATE OR REPLACE FUNCTION posthouse.get_up(p_worker text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
-    DELETE FROM sleeper WHERE worker = p_worker
-$$;

@@ -22,10 +22,10 @@ BEGIN
         WITH d AS (
             DELETE FROM leased l USING unnest(p_seq, p_token, p_outcome, p_code, p_receipt) WITH ORDINALITY i(seq, token, outcome, code, receipt, o)
             WHERE l.seq = i.seq AND l.token = i.token AND l.until > t
-            RETURNING l.seq, l.epoch, l.attempts, l.generation, l.worker, l.token, l.started_at, l.until, i.outcome, i.code, i.receipt, i.o),
+            RETURNING l.seq, l.epoch, l.attempts, l.generation, l.max_attempts, l.worker, l.token, l.started_at, l.until, i.outcome, i.code, i.receipt, i.o),
         a AS (
-            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, worker, token, code, receipt, started_at, finished_at)
-            SELECT d.seq, d.epoch, d.generation, d.attempts, d.outcome, d.worker, d.token, d.code, d.receipt, d.started_at, t FROM d)
+            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, code, receipt, started_at, finished_at)
+            SELECT d.seq, d.epoch, d.generation, d.attempts, d.outcome, d.max_attempts, d.worker, d.token, d.code, d.receipt, d.started_at, t FROM d)
         SELECT array_agg(d.o), min(d.until) INTO won, first_deadline FROM d;
     ELSE
         PERFORM pg_current_xact_id();
@@ -40,8 +40,8 @@ BEGIN
                       CASE WHEN i.outcome = 0 THEN l.releases + 1 ELSE 0 END AS let_go,
                       CASE WHEN i.outcome = 0 THEN l.token END AS let_go_by),
         a AS (
-            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, worker, token, code, error, receipt, started_at, finished_at)
-            SELECT d.seq, d.epoch, d.generation, d.attempts, d.outcome, d.worker, d.token, d.code, d.error, d.receipt, d.started_at, t FROM d WHERE d.outcome <> 0),
+            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, code, error, receipt, started_at, finished_at)
+            SELECT d.seq, d.epoch, d.generation, d.attempts, d.outcome, d.budget, d.worker, d.token, d.code, d.error, d.receipt, d.started_at, t FROM d WHERE d.outcome <> 0),
         r AS (
             INSERT INTO ready (lane, pos, seq, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases)
             SELECT d.lane, nextval('message_seq_seq'), d.seq, d.due_at, d.deliver_by, d.let_go_by, d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go
@@ -94,7 +94,7 @@ BEGIN
     WITH heads AS (
         SELECT k.lane, k.key_hash, k.key, i.token, min(k.pos) AS pos
         FROM unnest(p_seq, p_token) i(seq, token) JOIN message m ON m.seq = i.seq AND m.order_key IS NOT NULL
-        JOIN keyed k ON k.lane = lane(m.namespace, m.tenant) AND k.key_hash = key_hash(m.order_key) AND k.key = m.order_key AND k.seq = i.seq
+        JOIN keyed k ON k.lane = lane(m.namespace, m.tenant) AND k.key_hash = key_hash(m.namespace, m.tenant, m.order_key) AND k.key = m.order_key AND k.seq = i.seq
         GROUP BY 1, 2, 3, 4),
     d AS (
         DELETE FROM leased l USING heads h

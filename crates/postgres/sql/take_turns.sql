@@ -6,7 +6,7 @@ RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(x.a, x.b)
-    FROM (SELECT DISTINCT hashtext(current_schema() || E'\x1f' || u.ns || E'\x1f' || u.te) AS a, key_hash(u.k) & 1023 AS b
+    FROM (SELECT DISTINCT hashtext(current_schema() || E'\x1f' || u.ns || E'\x1f' || u.te) AS a, (key_hash(u.ns, u.te, u.k) & 1023)::int AS b
           FROM unnest(p_namespace, p_tenant, p_key, p_relaxed) u(ns, te, k, relaxed)
           WHERE u.k IS NOT NULL AND NOT coalesce(u.relaxed, false)
           ORDER BY 1, 2) x;

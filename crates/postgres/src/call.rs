@@ -41,8 +41,37 @@ pub type Answer = Option<Vec<Option<String>>>;
 
 /// A transaction of the application's own driver.
 ///
-/// Implemented for transactions only. A pool or a bare connection would commit the message on its own, apart from the
-/// change that it tells of; passing one does not compile.
+/// Implemented for transactions only:
+///
+/// ```no_run
+/// # async fn example(outbox: posthouse_postgres::Outbox, client: &mut tokio_postgres::Client, message: posthouse_core::Message) {
+/// let mut tx = client.transaction().await.unwrap();
+/// outbox.enqueue(&mut tx, message).await.unwrap();
+/// # }
+/// ```
+///
+/// A connection or a pool would commit the message on its own, apart from the change that it tells of. Passing one does
+/// not compile:
+///
+/// ```compile_fail,E0277
+/// # async fn example(outbox: posthouse_postgres::Outbox, client: &mut tokio_postgres::Client, message: posthouse_core::Message) {
+/// outbox.enqueue(client, message).await.unwrap();
+/// # }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # async fn example(outbox: posthouse_postgres::Outbox, pool: &mut deadpool_postgres::Pool, message: posthouse_core::Message) {
+/// outbox.enqueue(pool, message).await.unwrap();
+/// # }
+/// ```
+#[cfg_attr(feature = "sqlx", doc = "```compile_fail,E0277")]
+#[cfg_attr(
+    feature = "sqlx",
+    doc = "# async fn example(outbox: posthouse_postgres::Outbox, pool: &mut sqlx::PgPool, message: posthouse_core::Message) {"
+)]
+#[cfg_attr(feature = "sqlx", doc = "outbox.enqueue(pool, message).await.unwrap();")]
+#[cfg_attr(feature = "sqlx", doc = "# }")]
+#[cfg_attr(feature = "sqlx", doc = "```")]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     note = "begin a transaction and pass `&mut tx`: the message must commit or roll back with your own change"

@@ -1,5 +1,7 @@
 //! The PostgreSQL store: the shared suite, and what is PostgreSQL's own.
 
+mod contract;
+mod documentation;
 mod fixture;
 
 mod suite {

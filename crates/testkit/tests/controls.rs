@@ -104,3 +104,20 @@ fn every_flaw_has_a_control() {
         );
     }
 }
+
+#[tokio::test]
+async fn temp_matrix() {
+    for flaw in Flaw::ALL {
+        let mut hit = Vec::new();
+        for (area, case, run) in suite::CASES {
+            let run = *run;
+            let fixture = MemoryFixture::with_flaw(flaw);
+            let running = tokio::spawn(async move { run(&fixture).await });
+            let abort = running.abort_handle();
+            let ok = matches!(tokio::time::timeout(Duration::from_secs(4), running).await, Ok(Ok(())));
+            abort.abort();
+            if !ok { hit.push(format!("{area}::{case}")); }
+        }
+        eprintln!("MATRIX {flaw:?} {hit:#?}");
+    }
+}

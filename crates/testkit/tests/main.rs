@@ -2,6 +2,7 @@
 
 mod controls;
 mod coverage;
+mod model;
 mod reference;
 
 mod memory {

@@ -93,6 +93,9 @@ impl Tables {
                 continue;
             }
             if entry.due_at > self.now {
+                if self.has(Flaw::HeadDoesNotHold) {
+                    continue;
+                }
                 break;
             }
             free.push(entry);

@@ -99,7 +99,11 @@ impl Plan {
 
 impl Tables {
     fn enqueue(&mut self, tx: TxId, messages: &[Message]) -> Result<Result<Vec<Enqueued>, Error>, Busy> {
-        let turns: Vec<_> = messages.iter().filter_map(turn).collect();
+        let turns: Vec<_> = messages
+            .iter()
+            .filter(|_| !self.has(Flaw::NoTurns))
+            .filter_map(turn)
+            .collect();
         // Before a number is drawn: the order of the numbers is then the order of the commits.
         turns.iter().try_for_each(|turn| self.free(Some(tx), turn))?;
         let plan = match self.plan(Some(tx), messages)? {

@@ -19,11 +19,17 @@ pub enum Flaw {
     DedupeByLock,
     /// An attempt is counted when it is reported, not when the lease is granted.
     AttemptsAtSettle,
+    /// A message that is not due yet is stepped over, and the later ones of its key overtake it.
+    HeadDoesNotHold,
+    /// When a message of a run goes back to its key, its holder keeps the rest of the run.
+    RunGoesOn,
+    /// Producers of a key do not take turns: a number drawn early may be committed late.
+    NoTurns,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -32,5 +38,8 @@ impl Flaw {
         Self::CursorPolling,
         Self::DedupeByLock,
         Self::AttemptsAtSettle,
+        Self::HeadDoesNotHold,
+        Self::RunGoesOn,
+        Self::NoTurns,
     ];
 }

@@ -1,6 +1,9 @@
 //! Settle, renew and what ran out: everything behind the fence.
 
-use posthouse_core::{Attempt, Conflict, Error, Lease, LeaseToken, Renewal, Settlement, State, Verdict, text::excerpt};
+use posthouse_core::{
+    Attempt, Conflict, Error, Lease, LeaseToken, Limits, Renewal, Settlement, Standing, State, Step, Verdict,
+    text::excerpt,
+};
 use std::time::Duration;
 
 use super::{
@@ -99,7 +102,8 @@ impl Tables {
         let Some(entry) = self.entry(settlement.lease.id) else {
             return;
         };
-        if !settlement.is_expiry() && (entry.state() == State::Pending || entry.blocks()) {
+        let holds = entry.state() == State::Pending || entry.blocks();
+        if holds && !settlement.is_expiry() && !self.has(Flaw::RunGoesOn) {
             self.stop_run(settlement, batch);
         }
     }
@@ -134,23 +138,30 @@ impl Tables {
         }
     }
 
-    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it.
+    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it. None of
+    /// them was sent, so none is counted, however often it happens; a lease that ran out is left to the repairer.
     fn stop_run(&mut self, settlement: &Settlement, batch: &[Settlement]) {
         let Some(entry) = self.entry(settlement.lease.id) else {
             return;
         };
         let (pos, key, token) = (entry.pos, entry.order_key(), settlement.lease.token);
-        let rest: Vec<Lease> = self
+        let rest: Vec<(i64, Step)> = self
             .messages
             .values()
             .filter(|later| key.is_some() && later.order_key() == key && later.pos > pos)
-            .filter(|later| later.held.as_ref().is_some_and(|held| held.token == token))
+            .filter(|later| {
+                let held = later.held.as_ref();
+                held.is_some_and(|held| held.token == token && held.until > self.now)
+            })
             .filter(|later| batch.iter().all(|other| other.lease.id != later.id))
             .filter(|later| self.free(None, &Key::Lease(later.seq)).is_ok())
-            .map(|later| later.lease(token))
+            .map(|later| (later.seq, let_go(later.standing)))
             .collect();
-        for lease in rest {
-            self.end_one(&Settlement::released(&lease, Duration::ZERO));
+        for (seq, step) in rest {
+            self.apply(seq, step);
+            if let Some(entry) = self.messages.get_mut(&seq) {
+                entry.released_by = Some(token);
+            }
         }
     }
 
@@ -196,6 +207,22 @@ impl Tables {
         let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
         self.write_audit(lease.id, excerpt(worker, 512), "outbox_flush_conflict", detail);
         Ok(conflict)
+    }
+}
+
+/// Back in its key, due now and uncounted. Its releases are counted no further than the machine lets them go free.
+fn let_go(held: Standing) -> Step {
+    let standing = Standing {
+        state: State::Pending,
+        attempts: held.attempts.saturating_sub(1),
+        releases: (held.releases + 1).min(Limits::FREE_RELEASES),
+        ..held
+    };
+    Step {
+        standing,
+        reason: None,
+        due_in: Duration::ZERO,
+        evidence: None,
     }
 }
 

@@ -7,12 +7,21 @@ use std::{future::Future, pin::Pin};
 
 use crate::Fixture;
 
+pub mod blocking;
 pub mod claim;
+pub mod crew;
 pub mod dedupe;
 pub mod enqueue;
+pub mod invariants;
+pub mod keys;
 pub mod lease;
 pub mod operator;
+pub mod producers;
+pub mod races;
+pub mod runs;
+pub mod sessions;
 pub mod settle;
+pub mod soak;
 pub mod tools;
 
 /// A case, ready to run on a fixture.
@@ -162,6 +171,105 @@ macro_rules! __cases {
                 a_list_is_paged_without_gaps
                 a_list_has_a_limit_of_its_own
                 a_view_tells_the_message_whole
+            }
+            keys {
+                four_workers_send_every_key_in_order
+                order_holds_over_failures
+                a_backed_off_head_holds_its_key_and_nothing_else
+                a_delayed_head_holds_its_key_and_nothing_else
+                a_delay_in_the_middle_ends_the_run
+                three_hundred_held_keys_hide_no_free_one
+                forty_held_tenants_hide_no_free_one
+                a_key_in_use_delays_no_other_key
+                a_claim_serves_several_keys
+                a_hot_key_does_not_starve_the_others
+                keyed_and_unkeyed_share_a_batch
+                a_left_topic_holds_only_its_key
+                a_key_belongs_to_its_namespace_and_tenant
+                a_key_is_any_text
+                an_odd_key_is_found_by_its_name
+                a_bulk_of_one_key_keeps_its_order
+                a_lease_says_what_a_death_would_do
+                a_replayed_message_goes_to_the_tail
+                a_replay_of_a_keyed_message_raises_its_epoch
+            }
+            runs {
+                a_run_is_cut_by_the_batch
+                a_run_is_cut_by_its_bytes
+                bytes_are_weighed_over_keyed_and_unkeyed
+                a_claim_holds_several_runs_in_order
+                a_run_half_settled_still_holds_its_key
+                a_failure_in_a_run_releases_the_rest
+                a_release_in_a_run_releases_the_rest
+                a_failure_releases_its_own_key_only
+                a_batch_may_settle_the_whole_run
+                a_release_of_what_was_let_go_is_settled
+                the_rest_of_a_run_is_never_counted
+                a_rejected_head_that_passes_lets_its_run_go_on
+                an_expired_run_loses_an_attempt_each
+                a_run_half_repaired_still_holds_its_key
+                a_late_failure_releases_nothing
+            }
+            blocking {
+                a_dead_head_that_blocks_releases_its_run
+                every_death_of_a_holder_blocks
+                resolve_unblocks
+                discard_unblocks
+                cancel_unblocks
+                a_blocker_is_replayed_in_its_place
+                a_quarantined_blocker_is_replayed_in_its_place
+                a_replayed_blocker_that_dies_blocks_again
+                blockers_are_dealt_with_one_after_another
+                a_quarantined_message_blocks_where_it_stands
+                a_quarantined_message_that_passes_is_stepped_over
+                a_cancelled_message_never_blocks
+                a_resolved_message_is_stepped_over
+                a_lapsed_message_that_passes_is_stepped_over
+                a_lapsed_head_that_blocks_holds_its_key
+                a_dead_message_that_passed_does_not_block_when_held
+            }
+            producers {
+                strict_producers_take_turns
+                a_turn_ends_with_the_rollback
+                the_turn_passes_on_from_producer_to_producer
+                a_turn_belongs_to_its_key_alone
+                two_bulks_of_the_same_keys_do_not_deadlock
+                a_relaxed_late_commit_is_sent_when_it_is_there
+                a_claim_waits_for_no_producer
+                a_settlement_waits_for_no_producer
+                follow_ups_take_no_turn
+                a_replay_to_the_tail_takes_its_turn
+            }
+            sessions {
+                of_two_that_waited_one_creates
+                those_that_waited_are_told_by_the_commit
+                commits_in_reverse_order_are_all_claimed
+                an_old_open_transaction_holds_back_nobody
+                a_handler_keeps_its_lease_until_its_commit
+                a_handler_that_rolls_back_late_has_lost_its_lease
+                of_two_handlers_one_settles
+                a_handler_lets_go_of_its_run_at_its_commit
+                a_batch_goes_on_beside_a_handler
+            }
+            races {
+                of_settle_and_repair_one_wins
+                the_same_report_at_once_is_written_once
+                of_renew_and_repair_one_wins
+                of_replays_of_a_keyed_message_one_wins
+                of_replay_and_discard_one_wins
+                of_claim_and_quarantine_one_wins
+                of_claim_and_cancel_one_wins
+                of_claims_of_one_key_one_wins
+                of_a_failure_and_the_next_report_one_is_first
+                an_unblocked_key_is_claimed_once
+                of_prune_and_replay_one_wins
+                what_becomes_due_is_claimed_once
+                no_state_is_seen_without_its_evidence
+                of_late_commits_and_claims_one_holds_the_key
+            }
+            soak {
+                producers_and_workers_with_failures
+                producers_and_workers_with_lost_leases
             }
         }
     };

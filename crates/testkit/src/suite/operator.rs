@@ -285,7 +285,11 @@ pub async fn a_quarantined_message_waits_for_its_operator(fx: &dyn Fixture) {
     assert!(claim(&*fx.store().await, "w1", 10).await.is_empty());
     admin.replay(id, "op", "it is fine", None).await.unwrap();
     assert_eq!(claim_one(&*fx.store().await, "w1").await.lease.id, id);
-    assert_eq!(view(fx, id).await.note, None, "it is no longer held; the audit remembers");
+    assert_eq!(
+        view(fx, id).await.note,
+        None,
+        "it is no longer held; the audit remembers"
+    );
 }
 
 /// Done by declaration: no attempt is invented for it.

@@ -4,8 +4,10 @@ use posthouse_core::{
     Claim, Claimed, Enqueued, Error, Filter, Lease, Message, MessageId, MessageView, Outcome, RetryPolicy, Settlement,
     State, Store, Verdict,
 };
-use std::{future::Future, time::Duration};
+use std::{future::Future, pin::Pin, task::Poll, time::Duration};
+use tokio::task::JoinHandle;
 
+pub use super::invariants::{assert_keys_in_order, assert_sound};
 use crate::Fixture;
 
 /// The lease of most cases.
@@ -25,6 +27,11 @@ pub fn message(body: &str) -> Message {
 /// A small message with an order key.
 pub fn keyed(key: &str, body: &str) -> Message {
     message(body).order_key(key)
+}
+
+/// Messages of one order key.
+pub fn line(key: &str, bodies: &[&str]) -> Vec<Message> {
+    bodies.iter().map(|body| keyed(key, body)).collect()
 }
 
 /// Enqueues in a transaction of its own, committed if it was accepted.
@@ -114,6 +121,19 @@ pub async fn settle(store: &dyn Store, settlement: Settlement) -> Verdict {
     verdicts.remove(0)
 }
 
+/// Settles them in one call; every one of them must win.
+pub async fn settle_all(store: &dyn Store, batch: &[Settlement]) {
+    let verdicts = store.settle(batch).await.unwrap();
+    assert_eq!(verdicts.len(), batch.len(), "one verdict for each settlement");
+    assert!(verdicts.iter().all(Verdict::is_settled), "{verdicts:?}");
+}
+
+/// Settles all that was claimed as delivered.
+pub async fn deliver(store: &dyn Store, claimed: &[Claimed]) {
+    let batch: Vec<_> = claimed.iter().map(|c| delivered(&c.lease)).collect();
+    settle_all(store, &batch).await;
+}
+
 /// The destination acknowledged it.
 pub fn delivered(lease: &Lease) -> Settlement {
     Settlement::delivered(lease, Some("receipt"))
@@ -134,6 +154,13 @@ pub fn failed(lease: &Lease, max_attempts: u32) -> Settlement {
         error,
     };
     Settlement::of(lease, outcome, &RetryPolicy::table(max_attempts, [SECOND * 10]), 0.5)
+}
+
+/// It failed and is due again at once; it has this many attempts in all.
+pub fn failed_again(lease: &Lease, max_attempts: u32) -> Settlement {
+    let (code, error) = ("timeout".to_owned(), "no answer".to_owned());
+    let policy = RetryPolicy::table(max_attempts, [Duration::ZERO]);
+    Settlement::of(lease, Outcome::Unknown { code, error }, &policy, 0.5)
 }
 
 /// No send began.
@@ -190,4 +217,31 @@ pub async fn at_once<T: Send + 'static>(runs: Vec<impl Future<Output = T> + Send
         answers.push(run.await.unwrap());
     }
     answers
+}
+
+/// Runs them all at the same time in this task, so that they may use the fixture. Ends when all of them have.
+pub async fn together<'a>(runs: Vec<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>) {
+    let mut running = runs;
+    std::future::poll_fn(|cx| {
+        running.retain_mut(|run| run.as_mut().poll(cx).is_pending());
+        if running.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+/// Asserts that somebody has to wait. Only ever a proof that it was not there at once: a slow machine cannot break it.
+pub async fn assert_waits<T>(waiting: &mut JoinHandle<T>, what: &str) {
+    let early = tokio::time::timeout(Duration::from_millis(300), waiting).await;
+    assert!(early.is_err(), "{what} did not wait");
+}
+
+/// What is said not to wait for an open transaction. Such a wait would have no end, so this ends it late and loudly.
+pub async fn without_waiting<T>(what: &str, run: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), run)
+        .await
+        .unwrap_or_else(|_| panic!("{what} waits for an open transaction"))
 }

@@ -1,0 +1,42 @@
+//! The raw bench: ratios of our stores to hand-written SQL on the same tables, interleaved in one run.
+//!
+//! Absolute numbers depend on the machine and the hour; ratios within one run are what counts. Every run is verified
+//! (counts, duplicates, order, evidence), and one that fails verification prints no number.
+
+mod postgres;
+mod raw;
+mod report;
+mod sqlite;
+
+use report::Report;
+
+#[tokio::main]
+async fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let wants = |bar: &str| wanted.is_empty() || wanted.iter().any(|w| w == bar);
+    let mut report = Report::default();
+    let pg = postgres::Bench::new().await;
+    report.conditions(pg.conditions().await);
+    if wants("B1") {
+        pg.bulk_enqueue(&mut report).await;
+    }
+    if wants("B2") {
+        pg.single_enqueue(&mut report).await;
+    }
+    if wants("B3") || wants("B4") {
+        pg.drain(&mut report).await;
+    }
+    if wants("B5") {
+        pg.claim_growth(&mut report).await;
+    }
+    if wants("B6") {
+        pg.held_snapshot(&mut report).await;
+    }
+    if wants("B7") {
+        pg.keyed_drain(&mut report).await;
+    }
+    if wants("B9") {
+        sqlite::drain(&mut report).await;
+    }
+    report.print();
+}

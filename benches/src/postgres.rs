@@ -1,0 +1,397 @@
+//! B1 to B7 on a private, durable PostgreSQL.
+
+use futures_util::future::join_all;
+use posthouse_core::{Claim, Message, Settlement, Store};
+use posthouse_postgres::{Options, Outbox, Postgres};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio_postgres::{Client, NoTls, types::Type};
+use uuid::Uuid;
+
+use crate::{
+    raw,
+    report::{Bar, Report, median},
+};
+
+const RUNS: usize = 3;
+const LEASE: Duration = Duration::from_secs(15);
+const BATCH: u32 = 500;
+const WORKERS: usize = 2;
+
+/// A 200-byte JSON body.
+fn body(n: usize) -> Vec<u8> {
+    format!("{{\"order\":{n:010},\"pad\":\"{}\"}}", "x".repeat(167)).into_bytes()
+}
+
+pub struct Bench {
+    url: String,
+    store: Arc<Postgres>,
+    control: Client,
+}
+
+async fn session(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+impl Bench {
+    pub async fn new() -> Self {
+        let url = std::env::var("POSTHOUSE_BENCH_POSTGRES").expect("run benches/run, which starts a private server");
+        Postgres::open(&url, Options::default()).unwrap().migrate().await.unwrap();
+        let store = Arc::new(Postgres::connect(&url).await.unwrap());
+        let control = session(&url).await;
+        Self { url, store, control }
+    }
+
+    pub async fn conditions(&self) -> String {
+        let one = async |sql: &str| self.control.query_one(sql, &[]).await.unwrap().get::<_, String>(0);
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        format!(
+            "conditions: PostgreSQL {}, fsync {}, synchronous_commit {}, shared_buffers {}; {cores} cores for client and server; 200-byte JSON; \
+             tokio-postgres; batch {BATCH}, {WORKERS} workers; default options; raw and ours interleaved, median of {RUNS}",
+            one("SHOW server_version").await,
+            one("SHOW fsync").await,
+            one("SHOW synchronous_commit").await,
+            one("SHOW shared_buffers").await,
+        )
+    }
+
+    /// Empties everything, so that each run starts alike.
+    async fn clear(&self) {
+        let sql = "TRUNCATE posthouse.message, posthouse.ready, posthouse.sched, posthouse.parked, posthouse.keyed, posthouse.leased, \
+                   posthouse.deadline, posthouse.attempt, posthouse.dead, posthouse.dedupe, posthouse.audit RESTART IDENTITY; CHECKPOINT";
+        self.control.batch_execute(sql).await.unwrap();
+    }
+
+    async fn count(&self, sql: &str) -> i64 {
+        self.control.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    /// Puts `n` messages into the tables the fastest way there is; with `keys` order keys when that is not zero.
+    async fn load(&self, n: usize, keys: usize) {
+        self.load_at(n, keys, "").await;
+    }
+
+    async fn load_at(&self, n: usize, keys: usize, tenant: &str) {
+        let sql = format!(
+            "WITH m AS (INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, order_key, content_type, payload, digest)
+                 SELECT gen_random_uuid(), clock_timestamp(), '{tenant}', 'default', 'bench', CASE WHEN {keys} > 0 THEN 'key-' || g % greatest({keys}, 1) END,
+                        'application/json', convert_to('{{\"order\":' || lpad(g::text, 10, '0') || ',\"pad\":\"' || repeat('x', 167) || '\"}}', 'UTF8'), '\\x00'
+                 FROM generate_series(1, {n}) g RETURNING seq, order_key),
+             k AS (INSERT INTO posthouse.keyed (lane, key_hash, key, pos, seq, due_at, bytes, max_attempts)
+                 SELECT posthouse.lane('default', '{tenant}'), posthouse.key_hash('default', '{tenant}', order_key), order_key, seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NOT NULL)
+             INSERT INTO posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts)
+             SELECT posthouse.lane('default', '{tenant}'), seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NULL"
+        );
+        self.control.batch_execute(&sql).await.unwrap();
+        self.control.batch_execute("ANALYZE; CHECKPOINT").await.unwrap();
+    }
+
+    /// Every message delivered once, with one attempt, and nothing left over.
+    async fn verify_drained(&self, n: usize) {
+        let done = self.count("SELECT count(*) FROM posthouse.attempt WHERE outcome = 1 AND epoch = 1 AND attempt = 1").await;
+        let distinct = self.count("SELECT count(DISTINCT seq) FROM posthouse.attempt").await;
+        let left = self.count("SELECT (SELECT count(*) FROM posthouse.ready) + (SELECT count(*) FROM posthouse.leased) + (SELECT count(*) FROM posthouse.keyed)").await;
+        assert_eq!((done, distinct, left), (n as i64, n as i64, 0), "verification failed: no number");
+    }
+
+    pub async fn bulk_enqueue(&self, report: &mut Report) {
+        const N: usize = 20_000;
+        let outbox = Outbox::default();
+        let (mut raws, mut copies, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+        let mut client = session(&self.url).await;
+        let statement = client.prepare(raw::BULK).await.unwrap();
+        for _ in 0..RUNS {
+            self.clear().await;
+            let start = Instant::now();
+            for chunk in 0..N / 1000 {
+                let messages: Vec<_> = (0..1000).map(|i| Message::bytes("bench", "application/json", body(chunk * 1000 + i))).collect();
+                let mut tx = client.transaction().await.unwrap();
+                outbox.enqueue_all(&mut tx, messages).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+            ours.push(N as f64 / start.elapsed().as_secs_f64());
+            assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
+
+            self.clear().await;
+            let start = Instant::now();
+            for chunk in 0..N / 1000 {
+                let ids: Vec<_> = (0..1000).map(|_| Uuid::now_v7()).collect();
+                let bodies: Vec<_> = (0..1000).map(|i| body(chunk * 1000 + i)).collect();
+                let digests: Vec<_> = bodies.iter().map(|b| posthouse_core::Digest::of("application/json", b).0.to_vec()).collect();
+                let (topics, types) = (vec!["bench"; 1000], vec!["application/json"; 1000]);
+                client.execute(&statement, &[&ids, &topics, &types, &bodies, &digests]).await.unwrap();
+            }
+            raws.push(N as f64 / start.elapsed().as_secs_f64());
+            assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
+
+            self.clear().await;
+            let start = Instant::now();
+            for chunk in 0..N / 1000 {
+                copy(&mut client, chunk * 1000).await;
+            }
+            copies.push(N as f64 / start.elapsed().as_secs_f64());
+            assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
+        }
+        report.compare("B1", "bulk enqueue, 1000 per transaction, against one INSERT", "/s", &raws, &ours, Bar::AtLeast(0.8));
+        report.compare("B1", "bulk enqueue, against binary COPY into both tables", "/s", &copies, &ours, Bar::AtLeast(0.7));
+    }
+
+    pub async fn single_enqueue(&self, report: &mut Report) {
+        const N: usize = 600;
+        let outbox = Outbox::default();
+        let (mut raws, mut ours) = (Vec::new(), Vec::new());
+        let mut client = session(&self.url).await;
+        let insert = client.prepare("INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, content_type, payload, digest) VALUES ($1, clock_timestamp(), '', 'default', 'bench', 'application/json', $2, $3) RETURNING seq").await.unwrap();
+        let ready = client.prepare("INSERT INTO posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) VALUES (0, $1, $1, clock_timestamp(), 200, 12)").await.unwrap();
+        for _ in 0..RUNS {
+            self.clear().await;
+            let start = Instant::now();
+            for n in 0..N {
+                let mut tx = client.transaction().await.unwrap();
+                outbox.enqueue(&mut tx, Message::bytes("bench", "application/json", body(n))).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+            ours.push(N as f64 / start.elapsed().as_secs_f64());
+            self.clear().await;
+            let start = Instant::now();
+            for n in 0..N {
+                let tx = client.transaction().await.unwrap();
+                let bytes = body(n);
+                let digest = posthouse_core::Digest::of("application/json", &bytes).0.to_vec();
+                let seq: i64 = tx.query_one(&insert, &[&Uuid::now_v7(), &bytes, &digest]).await.unwrap().get(0);
+                tx.execute(&ready, &[&seq]).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+            raws.push(N as f64 / start.elapsed().as_secs_f64());
+            assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
+        }
+        report.compare("B2", "enqueue of one message in a transaction", "/s", &raws, &ours, Bar::AtLeast(0.85));
+    }
+
+    /// Drains through the store's interface, with as many workers as asked; answers the rate.
+    async fn drain_ours(&self, workers: usize) -> f64 {
+        let store = Arc::new(Postgres::connect(&self.url).await.unwrap());
+        let start = Instant::now();
+        let done: usize = join_all((0..workers).map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let claim = Claim::new(format!("bench-{n}"), BATCH, LEASE);
+                let (mut done, mut idle) = (0, 0);
+                // A worker that finds its keys taken by the other tries again until both are idle.
+                while idle < 20 {
+                    let claimed = store.claim(&claim).await.unwrap();
+                    if claimed.is_empty() {
+                        idle += 1;
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        continue;
+                    }
+                    idle = 0;
+                    let batch: Vec<_> = claimed.iter().map(|c| Settlement::delivered(&c.lease, None)).collect();
+                    let verdicts = store.settle(&batch).await.unwrap();
+                    assert!(verdicts.iter().all(|v| v.is_settled()));
+                    done += batch.len();
+                }
+                done
+            })
+        }))
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .sum();
+        done as f64 / (start.elapsed().as_secs_f64() - 0.03)
+    }
+
+    async fn drain_raw(&self) -> f64 {
+        let mut workers = Vec::new();
+        for _ in 0..WORKERS {
+            workers.push(raw::Worker::new(session(&self.url).await).await);
+        }
+        let start = Instant::now();
+        let done: usize = join_all(workers.into_iter().map(|w| tokio::spawn(async move { w.drain(i64::from(BATCH)).await }))).await.into_iter().map(Result::unwrap).sum();
+        done as f64 / start.elapsed().as_secs_f64()
+    }
+
+    async fn wal(&self) -> f64 {
+        self.control.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8", &[]).await.unwrap().get(0)
+    }
+
+    pub async fn drain(&self, report: &mut Report) {
+        const N: usize = 50_000;
+        let (mut raws, mut ours, mut wal_raw, mut wal_ours) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            self.clear().await;
+            self.load(N, 0).await;
+            let before = self.wal().await;
+            ours.push(self.drain_ours(WORKERS).await);
+            wal_ours.push((self.wal().await - before) / N as f64);
+            self.verify_drained(N).await;
+            self.clear().await;
+            self.load(N, 0).await;
+            let before = self.wal().await;
+            raws.push(self.drain_raw().await);
+            wal_raw.push((self.wal().await - before) / N as f64);
+            self.verify_drained(N).await;
+        }
+        report.compare("B3", "drain of 50k through the store, all delivered", "/s", &raws, &ours, Bar::AtLeast(0.6));
+        let (raw, own) = (median(&wal_raw), median(&wal_ours));
+        report.bound("B4", "WAL bytes per drained message (value: ours)", "B", raw, own, own, Bar::AtMost(750.0));
+    }
+
+    pub async fn keyed_drain(&self, report: &mut Report) {
+        const N: usize = 30_000;
+        let (mut unkeyed, mut one, mut thousand) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            for (keys, into) in [(0, &mut unkeyed), (1, &mut one), (1000, &mut thousand)] {
+                self.clear().await;
+                self.load(N, keys).await;
+                into.push(self.drain_ours(WORKERS).await);
+                self.verify_drained(N).await;
+                if keys > 0 {
+                    let disorder = self.count(
+                        "SELECT count(*) FROM (SELECT a.finished_at < lag(a.finished_at) OVER (PARTITION BY m.order_key ORDER BY m.seq) AS wrong
+                         FROM posthouse.attempt a JOIN posthouse.message m USING (seq)) x WHERE wrong",
+                    ).await;
+                    assert_eq!(disorder, 0, "verification failed: a key was settled out of order");
+                }
+            }
+        }
+        report.compare("B7", "drain of 30k on 1 key, against unkeyed", "/s", &unkeyed, &one, Bar::AtLeast(0.35));
+        report.compare("B7", "drain of 30k on 1,000 keys, against unkeyed", "/s", &unkeyed, &thousand, Bar::AtLeast(0.5));
+    }
+
+    /// Milliseconds of one claim of 100, after a few to warm up.
+    async fn claim_ms(&self) -> f64 {
+        let store = Postgres::connect(&self.url).await.unwrap();
+        let claim = Claim::new("bench", 100, LEASE);
+        let mut samples = Vec::new();
+        for n in 0..40 {
+            let start = Instant::now();
+            assert_eq!(store.claim(&claim).await.unwrap().len(), 100);
+            if n >= 10 {
+                samples.push(start.elapsed().as_secs_f64() * 1000.0);
+            }
+        }
+        median(&samples)
+    }
+
+    pub async fn claim_growth(&self, report: &mut Report) {
+        let (mut small, mut large, mut future) = (Vec::new(), Vec::new(), Vec::new());
+        self.clear().await;
+        self.load(10_000, 0).await;
+        small.push(self.claim_ms().await);
+        self.clear().await;
+        self.load(1_000_000, 0).await;
+        for _ in 0..RUNS {
+            large.push(self.claim_ms().await);
+        }
+        self.clear().await;
+        self.control
+            .batch_execute("INSERT INTO posthouse.sched (seq, due_at, lane, bytes, max_attempts) SELECT g + 10000000, clock_timestamp() + interval '1 day' + g * interval '1 ms', 0, 200, 12 FROM generate_series(1, 1000000) g; ANALYZE posthouse.sched")
+            .await
+            .unwrap();
+        self.load(20_000, 0).await;
+        for _ in 0..RUNS {
+            future.push(self.claim_ms().await);
+        }
+        self.clear().await;
+        for _ in 1..RUNS {
+            self.clear().await;
+            self.load(10_000, 0).await;
+            small.push(self.claim_ms().await);
+        }
+        report.compare("B5", "claim of 100 with 1 million pending, against 10k", "ms", &small, &large, Bar::AtMost(1.5));
+        report.compare("B5", "claim of 100 with 1 million future ones, against 10k", "ms", &small, &future, Bar::AtMost(1.5));
+    }
+
+    /// 10,000 messages a second offered while another session holds an old snapshot; the share that is done in time.
+    pub async fn held_snapshot(&self, report: &mut Report) {
+        const SECONDS: u64 = 60;
+        const RATE: usize = 10_000;
+        self.clear().await;
+        self.load(1, 0).await;
+        let holder = session(&self.url).await;
+        holder.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM posthouse.ready").await.unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let done = Arc::new(AtomicUsize::new(0));
+        let workers: Vec<_> = (0..WORKERS).map(|n| tokio::spawn(drain_until(self.store.clone(), n, stop.clone(), done.clone()))).collect();
+        let mut client = session(&self.url).await;
+        let outbox = Outbox::default();
+        let start = Instant::now();
+        let (mut offered, mut last_second) = (0, 0);
+        // Ends: `offered` rises with the clock, which passes the bound.
+        while start.elapsed() < Duration::from_secs(SECONDS) {
+            let owed = (start.elapsed().as_secs_f64() * RATE as f64) as usize;
+            if offered + 500 > owed {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            }
+            let messages: Vec<_> = (0..500).map(|i| Message::bytes("bench", "application/json", body(offered + i))).collect();
+            let mut tx = client.transaction().await.unwrap();
+            outbox.enqueue_all(&mut tx, messages).await.unwrap();
+            tx.commit().await.unwrap();
+            offered += 500;
+            if start.elapsed() > Duration::from_secs(SECONDS - 10) && last_second == 0 {
+                last_second = done.load(Ordering::Relaxed);
+            }
+        }
+        let (finished, late) = (done.load(Ordering::Relaxed), done.load(Ordering::Relaxed) - last_second);
+        stop.store(true, Ordering::Relaxed);
+        join_all(workers).await;
+        holder.batch_execute("ROLLBACK").await.unwrap();
+        self.verify_drained(offered + 1).await;
+        let promised = RATE as f64 * SECONDS as f64;
+        report.bound("B6", "done of 10k/s offered over 60 s, old snapshot held", "k", promised / 1e3, finished as f64 / 1e3, finished as f64 / promised, Bar::AtLeast(0.95));
+        report.bound("B6", "the same in the last 10 s", "k", RATE as f64 / 100.0, late as f64 / 1e3, late as f64 / (RATE as f64 * 10.0), Bar::AtLeast(0.95));
+    }
+}
+
+async fn drain_until(store: Arc<Postgres>, n: usize, stop: Arc<AtomicBool>, done: Arc<AtomicUsize>) {
+    let claim = Claim::new(format!("bench-{n}"), BATCH, LEASE);
+    loop {
+        let claimed = store.claim(&claim).await.unwrap();
+        if claimed.is_empty() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            continue;
+        }
+        let batch: Vec<_> = claimed.iter().map(|c| Settlement::delivered(&c.lease, None)).collect();
+        let verdicts = store.settle(&batch).await.unwrap();
+        assert!(verdicts.iter().all(|v| v.is_settled()));
+        done.fetch_add(batch.len(), Ordering::Relaxed);
+    }
+}
+
+/// A thousand messages by two binary COPYs in one transaction, with numbers drawn ahead.
+async fn copy(client: &mut Client, from: usize) {
+    let tx = client.transaction().await.unwrap();
+    let seqs: Vec<i64> = tx.query_one("SELECT array_agg(nextval('posthouse.message_seq_seq')) FROM generate_series(1, 1000)", &[]).await.unwrap().get(0);
+    let sink = tx.copy_in("COPY posthouse.message (seq, id, created_at, tenant, namespace, topic, content_type, payload, digest) FROM STDIN BINARY").await.unwrap();
+    let types = [Type::INT8, Type::UUID, Type::TIMESTAMPTZ, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::BYTEA, Type::BYTEA];
+    let writer = tokio_postgres::binary_copy::BinaryCopyInWriter::new(sink, &types);
+    let mut writer = std::pin::pin!(writer);
+    let now = std::time::SystemTime::now();
+    for (i, seq) in seqs.iter().enumerate() {
+        let bytes = body(from + i);
+        let digest = posthouse_core::Digest::of("application/json", &bytes).0.to_vec();
+        writer.as_mut().write(&[seq, &Uuid::now_v7(), &now, &"", &"default", &"bench", &"application/json", &bytes, &digest]).await.unwrap();
+    }
+    writer.finish().await.unwrap();
+    let sink = tx.copy_in("COPY posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) FROM STDIN BINARY").await.unwrap();
+    let types = [Type::INT8, Type::INT8, Type::INT8, Type::TIMESTAMPTZ, Type::INT4, Type::INT2];
+    let writer = tokio_postgres::binary_copy::BinaryCopyInWriter::new(sink, &types);
+    let mut writer = std::pin::pin!(writer);
+    for seq in &seqs {
+        writer.as_mut().write(&[&0i64, seq, seq, &now, &200i32, &12i16]).await.unwrap();
+    }
+    writer.finish().await.unwrap();
+    tx.commit().await.unwrap();
+}

@@ -1,0 +1,625 @@
+//! What is PostgreSQL's own: the SQL contract beside the library, migrations, drivers, plans.
+
+use posthouse_core::{
+    Admin, Claim, DeadReason, Enqueued, Error, Limits, Message, Next, RetryPolicy, Settlement, Standing, State, Store,
+    machine::{Ctx, Ending, end_lease},
+};
+use posthouse_postgres::{Options, Outbox, Postgres, Schema, sql};
+use posthouse_testkit::Fixture;
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::fixture::{PostgresFixture, session, url};
+
+const LEASE: Duration = Duration::from_secs(15);
+
+/// A worker without a library asks `decide`; a worker with one asks the pure machine. They must answer alike.
+#[tokio::test]
+async fn the_sql_decision_is_the_machines_decision() {
+    let fx = PostgresFixture::new().await;
+    let (client, driver) = session().await;
+    let sql = format!(
+        "SELECT evidence, next, reason, delay_ms FROM {}.decide($1, $2, $3, $4, $5 * interval '1 millisecond', $6)",
+        fx.schema
+    );
+    let statement = client.prepare(&sql).await.unwrap();
+    let mut compared = 0;
+    for (word, ending) in endings() {
+        for (attempts, budget) in [
+            (1, 12),
+            (2, 12),
+            (7, 12),
+            (11, 12),
+            (12, 12),
+            (13, 12),
+            (1, 1),
+            (40, 1000),
+        ] {
+            for releases in [0, 99, 100, 101] {
+                for (wish, roll) in [
+                    (None, 0.0),
+                    (None, 0.5),
+                    (None, 0.93),
+                    (Some(0), 0.5),
+                    (Some(90_000), 0.2),
+                    (Some(999_999_999), 1.0),
+                ] {
+                    let wished = wish.map(Duration::from_millis);
+                    let held = Standing {
+                        state: State::Leased,
+                        attempts,
+                        max_attempts: budget,
+                        generation: 1,
+                        epoch: 1,
+                        releases,
+                    };
+                    let step = end_lease(
+                        held,
+                        ending(wished),
+                        Ctx {
+                            policy: &RetryPolicy::default(),
+                            roll,
+                        },
+                    );
+                    let wish = wish.map(|ms| ms as f64);
+                    let row = client
+                        .query_one(
+                            &statement,
+                            &[
+                                &word,
+                                &(attempts as i32),
+                                &(budget as i32),
+                                &(releases as i32),
+                                &wish,
+                                &roll,
+                            ],
+                        )
+                        .await
+                        .unwrap();
+                    let (evidence, next): (i16, i16) = (row.get(0), row.get(1));
+                    let (reason, delay): (Option<i16>, i64) = (row.get(2), row.get(3));
+                    let by_core = (
+                        step.evidence.map_or(0, |e| {
+                            1 + posthouse_core::AttemptOutcome::ALL
+                                .iter()
+                                .position(|o| *o == e)
+                                .unwrap() as i16
+                        }),
+                        match step.standing.state {
+                            State::Done => 1,
+                            State::Pending => 2,
+                            _ => 3,
+                        },
+                        step.reason
+                            .map(|r| 1 + DeadReason::ALL.iter().position(|o| *o == r).unwrap() as i16),
+                        step.due_in.as_millis() as i64,
+                    );
+                    assert_eq!(
+                        (evidence, next, reason, delay),
+                        by_core,
+                        "{word} attempts {attempts}/{budget} releases {releases} wish {wished:?} roll {roll}"
+                    );
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(compared, 5 * 8 * 4 * 6);
+    driver.abort();
+}
+
+type EndingOf = fn(Option<Duration>) -> Ending;
+
+fn endings() -> [(&'static str, EndingOf); 5] {
+    [
+        ("delivered", |_| Ending::Delivered),
+        ("duplicate", |_| Ending::Duplicate),
+        ("rejected", |_| Ending::Rejected),
+        ("released", |wish| Ending::Released {
+            after: wish.unwrap_or_default(),
+        }),
+        ("retry", |wish| Ending::Retry { wish }),
+    ]
+}
+
+/// The numbers that Rust writes are the words that SQL reads.
+#[tokio::test]
+async fn numbers_and_words_agree() {
+    let fx = PostgresFixture::new().await;
+    for (at, outcome) in posthouse_core::AttemptOutcome::ALL.iter().enumerate() {
+        assert_eq!(
+            fx.one(&format!("SELECT posthouse.outcome_word({}::smallint)", at + 1))
+                .await,
+            outcome.as_str()
+        );
+    }
+    for (at, reason) in DeadReason::ALL.iter().enumerate() {
+        assert_eq!(
+            fx.one(&format!("SELECT posthouse.reason_word({}::smallint)", at + 1))
+                .await,
+            reason.as_str()
+        );
+    }
+}
+
+/// Both ways of enqueueing compute the same digest.
+#[tokio::test]
+async fn rust_and_sql_agree_on_digests() {
+    let fx = PostgresFixture::new().await;
+    let message = Message::bytes("t", "text/plain", "hello");
+    let by_sql = fx
+        .one("SELECT encode(posthouse.digest('text/plain', 'hello'), 'hex')")
+        .await;
+    assert_eq!(by_sql, message.digest().to_string());
+}
+
+/// Every file in `sql/` and `migrations/` is compiled in somewhere; text that nothing runs would rot.
+#[test]
+fn no_sql_file_is_left_out() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources: String = std::fs::read_dir(root.join("src"))
+        .unwrap()
+        .map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap())
+        .collect();
+    let mut files = 0;
+    for folder in ["sql", "migrations"] {
+        for file in std::fs::read_dir(root.join(folder)).unwrap() {
+            let name = file.unwrap().file_name().into_string().unwrap();
+            assert!(
+                sources.contains(&format!("../{folder}/{name}")),
+                "{folder}/{name} is not used"
+            );
+            files += 1;
+        }
+    }
+    assert!(files > 20, "{files}");
+}
+
+/// Each function is used by another, by the library or by the contract; a forgotten one would look alive for ever.
+#[tokio::test]
+async fn every_function_is_called_or_documented() {
+    let all: String = sql::FUNCTIONS.iter().map(|(_, text)| *text).collect();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources: String = std::fs::read_dir(root.join("src"))
+        .unwrap()
+        .map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap())
+        .collect();
+    let page = include_str!("../../../docs/sql.md");
+    let names: BTreeSet<_> = all
+        .split("FUNCTION posthouse.")
+        .skip(1)
+        .map(|rest| rest.split('(').next().unwrap())
+        .collect();
+    assert!(names.len() > 30);
+    for name in names {
+        let called = all.matches(&format!("{name}(")).count() > 1;
+        let by_rust = sources.contains(&format!(".{name}(")) || sources.contains(&format!("}}.{name}("));
+        assert!(
+            called || by_rust || page.contains(name),
+            "nothing calls posthouse.{name}"
+        );
+    }
+}
+
+/// Two migrators at once: one works, the other finds it done; a third time nothing changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_migrators_do_not_meet() {
+    let schema = Schema::new(&format!("t_{}", uuid::Uuid::new_v4().simple())).unwrap();
+    let options = || Options {
+        schema: schema.clone(),
+        ..Options::default()
+    };
+    let (a, b) = (
+        Postgres::open(&url(), options()).unwrap(),
+        Postgres::open(&url(), options()).unwrap(),
+    );
+    let (a, b) = tokio::join!(a.migrate(), b.migrate());
+    let mut from = [a.unwrap().from, b.unwrap().from];
+    from.sort_unstable();
+    assert_eq!(from, [0, posthouse_postgres::SCHEMA_VERSION]);
+    Postgres::connect_with(&url(), options()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_schema_says_what_to_do() {
+    let options = Options {
+        schema: Schema::new("t_nothing_here").unwrap(),
+        ..Options::default()
+    };
+    let Err(Error::Schema(text)) = Postgres::connect_with(&url(), options).await else {
+        panic!("no schema error")
+    };
+    assert!(text.contains("posthouse migrate"), "{text}");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_a_compatible_one_is_not() {
+    let fx = PostgresFixture::new().await;
+    let options = || PostgresFixture::options(&fx.schema);
+    fx.run("UPDATE posthouse.schema_version SET version = 99").await;
+    Postgres::connect_with(&url(), options()).await.unwrap();
+    fx.run("UPDATE posthouse.schema_version SET oldest = 99").await;
+    let Err(Error::Schema(text)) = Postgres::connect_with(&url(), options()).await else {
+        panic!("no schema error")
+    };
+    assert!(text.contains("upgrade the program"), "{text}");
+    let refused = Postgres::open(&url(), options()).unwrap().migrate().await;
+    assert!(matches!(refused, Err(Error::Schema(_))), "{refused:?}");
+}
+
+#[test]
+fn a_schema_name_with_a_quote_is_refused() {
+    for bad in ["a\"b", "a'b", "", "Posthouse", "pg_mine", "1a", "a-b", &"x".repeat(64)] {
+        assert_eq!(Schema::new(bad).unwrap_err().field, "schema", "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_unavailable() {
+    let refused = Postgres::connect("postgres://postgres@127.0.0.1:1/postgres")
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
+    assert!(refused.retryable());
+}
+
+#[tokio::test]
+async fn a_wrong_url_is_a_clear_error() {
+    let refused = Postgres::connect("postgres://host:notaport/x").await.err().unwrap();
+    assert!(
+        matches!(&refused, Error::Invalid(i) if i.field == "store"),
+        "{refused:?}"
+    );
+}
+
+/// The same enqueue through the transactions of each driver; committed it is there, rolled back it is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokio_postgres_and_its_pool_enqueue_in_their_transactions() {
+    let fx = PostgresFixture::new().await;
+    let outbox = Outbox::in_schema(fx.schema.clone());
+    let (mut client, driver) = session().await;
+    let mut tx = client.transaction().await.unwrap();
+    let Enqueued::New(id) = outbox
+        .enqueue(&mut tx, Message::json("t", "committed").unwrap())
+        .await
+        .unwrap()
+    else {
+        panic!()
+    };
+    tx.commit().await.unwrap();
+    let mut tx = client.transaction().await.unwrap();
+    outbox
+        .enqueue(&mut tx, Message::json("t", "rolled back").unwrap())
+        .await
+        .unwrap();
+    tx.rollback().await.unwrap();
+    assert_eq!(
+        fx.one("SELECT string_agg(id::text, ',') FROM posthouse.messages").await,
+        id.to_string()
+    );
+    driver.abort();
+}
+
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlx_enqueues_in_its_transaction() {
+    let fx = PostgresFixture::new().await;
+    let outbox = Outbox::in_schema(fx.schema.clone());
+    let pool = sqlx::postgres::PgPoolOptions::new()
+        .max_connections(2)
+        .connect(&url())
+        .await
+        .unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let message = Message::json("t", "committed")
+        .unwrap()
+        .order_key("k")
+        .dedupe_key("d")
+        .header("x", "y")
+        .delay(Duration::from_secs(1));
+    let Enqueued::New(id) = outbox.enqueue(&mut tx, message.clone()).await.unwrap() else {
+        panic!()
+    };
+    tx.commit().await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    assert_eq!(
+        outbox.enqueue(&mut tx, message.clone()).await.unwrap(),
+        Enqueued::Duplicate(id)
+    );
+    let conflict = outbox
+        .enqueue(
+            &mut tx,
+            Message {
+                payload: b"2".to_vec(),
+                ..message
+            },
+        )
+        .await;
+    assert!(
+        matches!(conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if existing == id),
+        "{conflict:?}"
+    );
+    drop(tx);
+    let mut tx = pool.begin().await.unwrap();
+    outbox
+        .enqueue_all(&mut tx, vec![Message::bytes("t", "text/plain", "rolled back"); 3])
+        .await
+        .unwrap();
+    tx.rollback().await.unwrap();
+    assert_eq!(
+        fx.one("SELECT string_agg(id::text, ',') FROM posthouse.messages").await,
+        id.to_string()
+    );
+    pool.close().await;
+}
+
+/// More than a statement's thousand, in order, with duplicates told apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bulk_enqueue_of_several_statements_keeps_its_order() {
+    let fx = PostgresFixture::new().await;
+    let outbox = Outbox::in_schema(fx.schema.clone());
+    let (mut client, driver) = session().await;
+    let mut tx = client.transaction().await.unwrap();
+    let messages: Vec<_> = (0..2500)
+        .map(|n| Message::bytes("t", "text/plain", (n % 2400).to_string()).dedupe_key((n % 2400).to_string()))
+        .collect();
+    let answers = outbox.enqueue_all(&mut tx, messages).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(answers[..2400].iter().all(|a| matches!(a, Enqueued::New(_))));
+    assert!(
+        answers[2400..]
+            .iter()
+            .zip(&answers)
+            .all(|(again, first)| *again == Enqueued::Duplicate(first.id()))
+    );
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "2400");
+    driver.abort();
+}
+
+/// Refused in the database too, for producers in other languages, with the field in front.
+#[tokio::test]
+async fn plain_sql_input_is_checked_in_the_database() {
+    let fx = PostgresFixture::new().await;
+    let (client, driver) = session().await;
+    let cases = [
+        ("repeat('x', 300), '{}'", "topic: has 300 bytes"),
+        ("'', '{}'", "topic: is empty"),
+        ("NULL, '{}'", "topic: must not be NULL"),
+        ("'t', NULL", "payload: must not be NULL"),
+        ("'t', to_jsonb(repeat('x', 262144))", "payload: has 262146 bytes"),
+        (
+            "'t', '{}', order_key => E'a\\nb'",
+            "order_key: holds a control character",
+        ),
+        ("'t', '{}', dedupe_key => ''", "dedupe_key: is empty"),
+        ("'t', '{}', tenant => repeat('x', 256)", "tenant: has 256 bytes"),
+        (
+            "'t', '{}', headers => '{\"webhook-id\": \"x\"}'",
+            "headers: \"webhook-id\" is reserved",
+        ),
+        (
+            "'t', '{}', headers => '{\"a b\": \"x\"}'",
+            "headers: \"a b\" is not a header name",
+        ),
+        (
+            "'t', '{}', headers => '{\"a\": 1}'",
+            "headers: the value of \"a\" must be a text",
+        ),
+        ("'t', '{}', headers => '[]'", "headers: is not a JSON object"),
+        ("'t', '{}', delay => '-1 s'", "delay: must be"),
+        (
+            "'t', '{}', delay => '1 h', deliver_in => '1 h'",
+            "deliver_in: must be longer",
+        ),
+        ("'t', '{}', max_attempts => 0", "max_attempts: must be"),
+        ("'t', '{}', on_dead => 'maybe'", "on_dead: must be pass or block"),
+        (
+            "'http:https://u:p@example.com/', '{}'",
+            "topic: holds a user name or password",
+        ),
+    ];
+    for (args, expected) in cases {
+        let refused = client
+            .batch_execute(&format!("SELECT {}.enqueue({args})", fx.schema))
+            .await
+            .unwrap_err();
+        let db = refused.as_db_error().unwrap();
+        assert!(
+            db.code().code() == "P7006" && db.message().starts_with(expected),
+            "{args}: {} {}",
+            db.code().code(),
+            db.message()
+        );
+    }
+    let odd = client
+        .batch_execute(&format!(
+            "SELECT {}.enqueue_batch('[{{\"topic\": \"t\", \"payload\": 1, \"key\": 2}}]')",
+            fx.schema
+        ))
+        .await
+        .unwrap_err();
+    assert!(odd.as_db_error().unwrap().message().contains("no field \"key\""));
+    assert_eq!(
+        fx.one("SELECT count(*) FROM posthouse.message").await,
+        "0",
+        "nothing was written"
+    );
+    driver.abort();
+}
+
+/// A message past the hard limits is refused even when somebody writes into the tables through the internal function.
+#[tokio::test]
+async fn the_library_refuses_before_any_traffic() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    let over = Message::bytes("t", "text/plain", vec![0; Limits::default().payload_bytes + 1]);
+    assert!(matches!(store.enqueue_now(vec![over]).await, Err(Error::Invalid(i)) if i.field == "payload"));
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "0");
+}
+
+/// A commit rings the bell of a relay that said it sleeps, and of nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_wakes_a_sleeping_relay() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    assert_eq!(
+        store.wake(Duration::from_millis(10)).await.unwrap(),
+        posthouse_core::Wake::Elapsed
+    );
+    store.asleep("w1", Duration::from_secs(60)).await.unwrap();
+    let (rung, _) = tokio::join!(store.wake(Duration::from_secs(30)), async {
+        fx.open()
+            .await
+            .enqueue_now(vec![Message::bytes("t", "text/plain", "ding")])
+            .await
+            .unwrap()
+    });
+    assert_eq!(rung.unwrap(), posthouse_core::Wake::Rung);
+}
+
+/// P19's lanes are hashes, and two tenants may share one: the names decide, not the hash.
+#[tokio::test]
+async fn tenants_that_share_a_lane_are_told_apart() {
+    let fx = PostgresFixture::new().await;
+    fx.run("CREATE OR REPLACE FUNCTION posthouse.lane(namespace text, tenant text) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 7::bigint'").await;
+    let store = fx.open().await;
+    let from = |tenant: &str, key: bool| {
+        let m = Message::bytes("t", "text/plain", tenant.to_owned()).tenant(tenant);
+        if key { m.order_key("k") } else { m }
+    };
+    store
+        .enqueue_now(vec![
+            from("a", false),
+            from("b", false),
+            from("b", true),
+            from("a", true),
+        ])
+        .await
+        .unwrap();
+    let claimed = store
+        .claim(&Claim::new("w", 10, LEASE).namespace("default").tenant("b"))
+        .await
+        .unwrap();
+    assert!(claimed.iter().all(|c| c.delivery.tenant == "b"), "{claimed:?}");
+    assert!(!claimed.is_empty());
+}
+
+/// A hint of a deadline follows renewals and is cleared away with the last lease of its claim.
+#[tokio::test]
+async fn deadline_hints_follow_the_leases() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    store
+        .enqueue_now(vec![Message::bytes("t", "text/plain", "x"); 3])
+        .await
+        .unwrap();
+    let claimed = store.claim(&Claim::new("w", 10, LEASE)).await.unwrap();
+    let leases: Vec<_> = claimed.iter().map(|c| c.lease.clone()).collect();
+    fx.advance(Duration::from_secs(10)).await;
+    store.renew(&leases[..2], LEASE).await.unwrap();
+    fx.advance(Duration::from_secs(5)).await;
+    assert_eq!(
+        store.expired(-1, 10).await.unwrap(),
+        leases[2..],
+        "the one that was not renewed"
+    );
+    store
+        .settle(&[Settlement::expired(&leases[2]), Settlement::delivered(&leases[0], None)])
+        .await
+        .unwrap();
+    assert_eq!(store.expired(-1, 10).await.unwrap(), [], "the hint moved on");
+    fx.advance(Duration::from_secs(10)).await;
+    assert_eq!(store.expired(-1, 10).await.unwrap(), leases[1..2]);
+    store.settle(&[Settlement::expired(&leases[1])]).await.unwrap();
+    assert_eq!(store.expired(-1, 10).await.unwrap(), []);
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.deadline").await, "0");
+}
+
+/// Topics that a claimer leaves do not stand in its way, however many; a claimer that can send them gets them back.
+#[tokio::test]
+async fn a_left_topic_is_parked_and_comes_back() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    let mut messages = vec![Message::bytes("paused", "text/plain", "x"); 300];
+    messages.push(Message::bytes("open", "text/plain", "y"));
+    store.enqueue_now(messages).await.unwrap();
+    let leaving = Claim::new("w", 10, LEASE).not_topic("paused");
+    let mut got = Vec::new();
+    for _ in 0..10 {
+        got.extend(store.claim(&leaving).await.unwrap());
+    }
+    assert_eq!(
+        got.iter().map(|c| c.delivery.topic.as_str()).collect::<Vec<_>>(),
+        ["open"]
+    );
+    assert_eq!(
+        fx.one("SELECT count(*) FROM posthouse.messages WHERE state = 'pending'")
+            .await,
+        "300"
+    );
+    let mut back = 0;
+    for _ in 0..40 {
+        back += store.claim(&Claim::new("w", 10, LEASE)).await.unwrap().len();
+    }
+    assert_eq!(back, 300);
+}
+
+/// The view finds a message wherever its record is.
+#[tokio::test]
+async fn the_view_shows_one_state_for_each_message() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    let text = |body: &str| Message::bytes("t", "text/plain", body.to_owned());
+    let ids: Vec<_> = store
+        .enqueue_now(vec![
+            text("retry"),
+            text("dead"),
+            text("done"),
+            text("leased"),
+            text("later").delay(LEASE),
+            text("keyed").order_key("k").delay(LEASE),
+        ])
+        .await
+        .unwrap()
+        .into_iter()
+        .map(Enqueued::id)
+        .collect();
+    let claimed = store.claim(&Claim::new("w", 10, LEASE)).await.unwrap();
+    let of = |body: &str| {
+        claimed
+            .iter()
+            .find(|c| c.delivery.payload == body.as_bytes())
+            .unwrap()
+            .lease
+            .clone()
+    };
+    let outcome = |lease| {
+        posthouse_core::Settlement::of(
+            &lease,
+            posthouse_core::Outcome::Retry {
+                after: None,
+                code: "c".into(),
+                error: "e".into(),
+            },
+            &RetryPolicy::default(),
+            0.5,
+        )
+    };
+    let reject = posthouse_core::Outcome::Reject {
+        code: "no".into(),
+        error: "never".into(),
+    };
+    let batch = [
+        outcome(of("retry")),
+        Settlement::of(&of("dead"), reject, &RetryPolicy::default(), 0.5),
+        Settlement::delivered(&of("done"), None),
+    ];
+    assert!(matches!(batch[0].next(), Next::Pending(_)));
+    store.settle(&batch).await.unwrap();
+    let mut states = Vec::new();
+    for id in &ids {
+        states.push(store.find(*id).await.unwrap().unwrap().state.to_string());
+    }
+    assert_eq!(states, ["pending", "dead", "done", "leased", "pending", "pending"]);
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.live").await, "5");
+}

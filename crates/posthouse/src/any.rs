@@ -1,0 +1,128 @@
+//! A store that is chosen at run time, by its URL: for tools and for configuration.
+
+use posthouse_core::{Admin, Enqueued, Error, Message, Store};
+#[cfg(feature = "postgres")]
+use posthouse_postgres::{Options, Postgres, Schema};
+#[cfg(feature = "sqlite")]
+use posthouse_sqlite::Sqlite;
+use std::sync::Arc;
+
+use crate::url::StoreUrl;
+
+/// Any store that this build knows.
+///
+/// | URL | store |
+/// |---|---|
+/// | `sqlite://shop.db`, `sqlite:///var/lib/shop.db` | that SQLite file; the path is taken as it is written |
+/// | `postgres://user@host/database` | that PostgreSQL database, schema `posthouse` |
+/// | `postgres://user@host/database?schema=shop` | the same, schema `shop` |
+///
+/// ```no_run
+/// # use posthouse::{AnyStore, Filter};
+/// # async fn example() -> Result<(), posthouse::Error> {
+/// AnyStore::migrate("sqlite://shop.db").await?;
+/// let any = AnyStore::open("sqlite://shop.db").await?;
+/// let newest = any.admin().list(&Filter::default()).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum AnyStore {
+    /// A PostgreSQL database.
+    #[cfg(feature = "postgres")]
+    Postgres(Arc<Postgres>),
+    /// A SQLite file.
+    #[cfg(feature = "sqlite")]
+    Sqlite(Arc<Sqlite>),
+}
+
+impl AnyStore {
+    /// Opens the store that this URL names. Its schema must be up to date; the error says what to do when it is not.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        match StoreUrl::parse(url)? {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres { url, schema } => {
+                let store = Postgres::connect_with(&url, options(schema)?).await?;
+                Ok(Self::Postgres(Arc::new(store)))
+            }
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite { path } => Ok(Self::Sqlite(Arc::new(blocking(|| Sqlite::open(path)).await?))),
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            other => Err(not_built(&other)),
+        }
+    }
+
+    /// Makes the schema in the store that this URL names, or brings it up to date. Creates a SQLite file that is not
+    /// there.
+    pub async fn migrate(url: &str) -> Result<(), Error> {
+        match StoreUrl::parse(url)? {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.migrate().await.map(drop),
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite { path } => blocking(|| Sqlite::migrate(path)).await,
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            other => Err(not_built(&other)),
+        }
+    }
+
+    /// The relay's side of it.
+    pub fn store(&self) -> Arc<dyn Store> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.clone(),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.clone(),
+        }
+    }
+
+    /// The operator's side of it.
+    pub fn admin(&self) -> Arc<dyn Admin> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.clone(),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.clone(),
+        }
+    }
+
+    /// Enqueues in a transaction of its own, all or none: for tools. An application that has a change to commit with its
+    /// messages uses the outbox of its database instead.
+    pub async fn enqueue(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.enqueue_now(messages).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.enqueue_now(messages).await,
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+fn options(schema: Option<String>) -> Result<Options, Error> {
+    let schema = schema.map_or_else(|| Ok(Schema::default()), |name| Schema::new(&name))?;
+    Ok(Options {
+        schema,
+        ..Options::default()
+    })
+}
+
+/// Opening a file waits for the disk, and for whoever has the file; not on the runtime's own thread.
+#[cfg(feature = "sqlite")]
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Error::Internal(e.into()))?
+}
+
+#[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+fn not_built(url: &StoreUrl) -> Error {
+    let feature = match url {
+        StoreUrl::Postgres { .. } => "postgres",
+        StoreUrl::Sqlite { .. } => "sqlite",
+    };
+    posthouse_core::Invalid::new(
+        "store",
+        format!("this program was built without the feature {feature:?}"),
+    )
+    .into()
+}

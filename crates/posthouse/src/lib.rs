@@ -1,0 +1,87 @@
+//! A transactional outbox: your data and the message that tells of it are committed together, or not at all.
+//!
+//! With sqlx on PostgreSQL (feature `sqlx`), in the transaction that you have anyway:
+//!
+//! ```no_run
+//! use posthouse::{Message, postgres::Outbox};
+//!
+//! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! let outbox = Outbox::default();
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("update orders set state = 'placed' where id = $1").bind(42).execute(&mut *tx).await?;
+//! let placed = Message::json("order.placed", &serde_json::json!({ "order": 42 }))?;
+//! outbox.enqueue(&mut tx, placed.order_key("order-42")).await?;
+//! tx.commit().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! With rusqlite, in the file that your application has anyway:
+//!
+//! ```no_run
+//! use posthouse::{Message, sqlite::Outbox};
+//! use rusqlite::TransactionBehavior::Immediate;
+//!
+//! # fn example(mut db: rusqlite::Connection) -> Result<(), Box<dyn std::error::Error>> {
+//! let outbox = Outbox::default();
+//! let tx = db.transaction_with_behavior(Immediate)?;
+//! tx.execute("update orders set state = 'placed' where id = ?1", [42])?;
+//! let placed = Message::json("order.placed", &serde_json::json!({ "order": 42 }))?;
+//! outbox.enqueue(&tx, &placed.order_key("order-42"))?;
+//! tx.commit()?;
+//! # Ok(()) }
+//! ```
+//!
+//! Before the first message, make the schema: `posthouse --store URL migrate`, or [`AnyStore::migrate`].
+//!
+//! # What happens to it then
+//!
+//! A relay claims the message under a lease, sends it, and settles it with evidence of the attempt. A relay that dies
+//! loses its lease, and another takes over; one that comes back too late is refused by its token and changes nothing.
+//! What fails is tried again with growing waits, and ends in `dead`, from where a person may replay it.
+//!
+//! ```no_run
+//! use posthouse::{AnyStore, Claim, Settlement};
+//! use std::time::Duration;
+//!
+//! # async fn example() -> Result<(), posthouse::Error> {
+//! let store = AnyStore::open("sqlite://shop.db").await?.store();
+//! for claimed in store.claim(&Claim::new("worker-1", 10, Duration::from_secs(15))).await? {
+//!     println!("sending {} ({} bytes)", claimed.delivery.topic, claimed.delivery.payload.len());
+//!     let verdicts = store.settle(&[Settlement::delivered(&claimed.lease, None)]).await?;
+//!     assert!(verdicts[0].is_settled(), "somebody else has the lease now");
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! Delivery is at least once: a receiver is given the message's id, which never changes, and an epoch, which rises with
+//! each grant. Exactly-once delivery and an order across keys are not promised.
+//!
+//! # Where to read on
+//!
+//! | for | see |
+//! |---|---|
+//! | what may be enqueued | [`Message`], [`Limits`] |
+//! | PostgreSQL | [`postgres`]: an [`Outbox`](postgres::Outbox) for your transactions, a [`Postgres`](postgres::Postgres) for a relay |
+//! | SQLite | [`sqlite`]: the same two |
+//! | a store by its URL | [`AnyStore`] |
+//! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
+//! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`] |
+//! | what may go wrong | [`Error`], [`Code`] |
+//!
+//! Features: `postgres` and `sqlite` (both by default), `sqlx` for its PostgreSQL transactions.
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod any;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod url;
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use any::AnyStore;
+pub use posthouse_core::*;
+
+/// The PostgreSQL store, and the outbox for an application's own transactions.
+#[cfg(feature = "postgres")]
+pub use posthouse_postgres as postgres;
+/// The SQLite store, and the outbox for an application's own transactions.
+#[cfg(feature = "sqlite")]
+pub use posthouse_sqlite as sqlite;

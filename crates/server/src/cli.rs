@@ -1,0 +1,290 @@
+//! What can be asked of the command line, and its help.
+
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
+use posthouse::{Invalid, Limits, MessageId, OnDead, State, message::parse_duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+/// A transactional outbox: messages commit with your data, or not at all
+#[derive(Debug, Parser)]
+#[command(
+    name = "posthouse",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  posthouse demo                                        the whole story on one screen
+  posthouse migrate                                     make or upgrade the schema
+  posthouse enqueue order.placed --data '{\"order\":42}'
+  posthouse messages list --state dead
+
+Exit codes: 0 ok, 1 failure, 2 usage or invalid input, 3 not found, 4 conflict or lease lost,
+            5 unavailable (try again), 130 interrupted"
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command understands.
+#[derive(Debug, Args)]
+pub struct Global {
+    // The value in the environment may hold a password, so help must not show it.
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "POSTHOUSE_STORE__URL",
+        hide_env = true
+    )]
+    #[arg(default_value = "sqlite://posthouse.db", help_heading = "Global options")]
+    #[arg(help = "sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME];\nalso set by POSTHOUSE_STORE__URL")]
+    pub store: String,
+    /// Write data as JSON: one document, or one line for each item of a list
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub json: bool,
+    /// Say nothing but data and errors
+    #[arg(long, short, global = true, help_heading = "Global options")]
+    pub quiet: bool,
+    /// Colours: auto, always or never; NO_COLOR is honoured
+    #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN")]
+    #[arg(hide_possible_values = true, help_heading = "Global options")]
+    pub color: Color,
+}
+
+/// When to use colours. The words explain themselves; documented, each would take a paragraph of every help page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Color {
+    /// The same for what the parser itself writes.
+    pub fn for_help(self) -> clap::ColorChoice {
+        match self {
+            Self::Auto => clap::ColorChoice::Auto,
+            Self::Always => clap::ColorChoice::Always,
+            Self::Never => clap::ColorChoice::Never,
+        }
+    }
+}
+
+/// The colour flag of arguments that are not parsed yet.
+pub fn color_of(args: &[OsString]) -> Color {
+    let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    let joined = words.iter().find_map(|word| word.strip_prefix("--color="));
+    let apart = words.windows(2).find(|pair| pair[0] == "--color").map(|pair| &*pair[1]);
+    joined
+        .or(apart)
+        .and_then(|word| Color::from_str(word, true).ok())
+        .unwrap_or_default()
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Tell the whole story on a SQLite file of its own: commit, claim, takeover, retry, replay
+    Demo(Demo),
+    /// Make the schema, or bring it up to date
+    Migrate(Migrate),
+    /// Enqueue a message, in a transaction of its own
+    Enqueue(Enqueue),
+    /// Look at messages
+    #[command(subcommand)]
+    Messages(Messages),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse demo
+  posthouse demo --keep demo.db && posthouse --store sqlite://demo.db messages list")]
+pub struct Demo {
+    /// Keep the database in this new file, to look at it afterwards
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse migrate                                     creates posthouse.db
+  posthouse --store postgres://me@localhost/shop migrate
+  posthouse migrate --check                             exits with 1 when there is something to do")]
+pub struct Migrate {
+    /// Change nothing; succeed only if the schema is up to date
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "posthouse enqueue [OPTIONS] TOPIC <--data TEXT | --file FILE | ->")]
+#[command(group(ArgGroup::new("payload_source").required(true).args(["stdin", "data", "file"])))]
+#[command(after_help = "\
+Examples:
+  posthouse enqueue order.placed --data '{\"order\":42}' --key order-42
+  posthouse enqueue report.ready --file report.pdf --content-type application/pdf
+  make-order | posthouse enqueue order.placed - --dedupe order-42/placed --delay 15m
+
+Prints the id. An application enqueues in the transaction of its own change: see the library.")]
+pub struct Enqueue {
+    /// What the message is about, for instance order.placed
+    pub topic: String,
+    /// Read the payload from standard input
+    #[arg(value_name = "-", value_parser = ["-"], hide_possible_values = true)]
+    pub stdin: Option<String>,
+    /// The payload itself
+    #[arg(
+        long,
+        short,
+        visible_alias = "payload",
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
+    pub data: Option<String>,
+    /// Read the payload from a file
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// What the payload is; JSON is checked
+    #[arg(long, short = 't', value_name = "TYPE", default_value = "application/json")]
+    pub content_type: String,
+    /// Order key: messages with the same one are sent one at a time, in order
+    #[arg(long, short, value_name = "KEY")]
+    pub key: Option<String>,
+    /// Dedupe key: enqueued once for the same topic and key
+    #[arg(long, value_name = "KEY")]
+    pub dedupe: Option<String>,
+    /// Accept what is there when the key or id is taken by other content
+    #[arg(long)]
+    pub keep: bool,
+    /// Send it no earlier than this from now: 250ms, 30s, 15m, 2h, 7d
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub delay: Option<Duration>,
+    /// Give it up, unsent, when this has passed
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub deliver_in: Option<Duration>,
+    /// Whose it is
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub tenant: String,
+    /// Which application owns it
+    #[arg(long, value_name = "NAME", default_value = posthouse::Message::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// A header to send with it; may be repeated
+    #[arg(long = "header", short = 'H', value_name = "NAME=VALUE", value_parser = header)]
+    pub headers: Vec<(String, String)>,
+    /// Its identity; repeat it to learn whether it was committed
+    #[arg(long, value_name = "UUID", value_parser = message_id)]
+    pub id: Option<MessageId>,
+    /// Leases in all before it is dead
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Limits::ATTEMPTS)))]
+    pub max_attempts: Option<u32>,
+    /// Dead, does it let later ones of its key pass, or block?
+    #[arg(long, value_name = "WHAT", default_value = "pass", value_parser = words(OnDead::ALL, OnDead::as_str))]
+    #[arg(hide_possible_values = true)]
+    pub on_dead: OnDead,
+    /// Do not wait for other producers of the order key to commit
+    #[arg(long)]
+    pub relaxed: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Messages {
+    /// List messages, newest first
+    List(List),
+    /// Show one message with everything that happened to it; never its payload
+    Show(Show),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse messages list --state dead --topic order.placed
+  posthouse messages list --json | jq -r .id")]
+pub struct List {
+    /// Only those that are pending, leased, done, dead or quarantined
+    #[arg(long, value_name = "STATE", value_parser = words(State::ALL, State::as_str), hide_possible_values = true)]
+    pub state: Option<State>,
+    /// Only this topic
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// Only this tenant; '' for those without one
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Only this namespace
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Only this order key
+    #[arg(long)]
+    pub key: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+    /// Only those before this number (seq): the next page
+    #[arg(long, value_name = "SEQ")]
+    pub before: Option<i64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse messages show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10
+  posthouse messages show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json | jq .attempts")]
+pub struct Show {
+    /// The message
+    #[arg(value_name = "ID", value_parser = message_id)]
+    pub id: MessageId,
+}
+
+/// The words of one of the core's small vocabularies.
+fn words<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let find = move |text: String| {
+        all.iter()
+            .copied()
+            .find(|v| word(*v) == text)
+            .ok_or("is not one of the words")
+    };
+    PossibleValuesParser::new(all.iter().map(|v| word(*v)).collect::<Vec<_>>()).try_map(find)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration("duration", text).map_err(problem)
+}
+
+fn message_id(text: &str) -> Result<MessageId, String> {
+    text.parse().map_err(problem)
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The parser names the flag itself.
+fn problem(invalid: Invalid) -> String {
+    invalid.problem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_colour_flag_is_found_before_parsing() {
+        let of = |args: &[&str]| color_of(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&["posthouse", "--color", "never", "--help"]), Color::Never);
+        assert_eq!(of(&["posthouse", "--color=always"]), Color::Always);
+        assert_eq!(of(&["posthouse", "--color"]), Color::Auto);
+    }
+}

@@ -1,0 +1,206 @@
+//! `posthouse messages`: looking at messages. The payload is never shown.
+
+use posthouse::{AnyStore, Attempt, AuditEntry, Error, Filter, Message, MessageId, MessageView, State, Timestamp};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+use crate::{
+    cli::{List, Show},
+    exit::Failure,
+    output::{Output, Paint, cut, now, relative, size, visible},
+    timeline::Timeline,
+};
+
+/// `messages list`
+pub async fn list(args: &List, store: &str, out: &Output) -> Result<(), Failure> {
+    let filter = Filter {
+        namespace: args.namespace.clone(),
+        tenant: args.tenant.clone(),
+        topic: args.topic.clone(),
+        state: args.state,
+        order_key: args.key.clone(),
+        before: args.before,
+        limit: args.limit,
+    };
+    let page = AnyStore::open(store).await?.admin().list(&filter).await?;
+    if page.messages.is_empty() {
+        out.note("No messages.");
+    } else if out.json {
+        page.messages.iter().try_for_each(|message| out.document(message))?;
+    } else {
+        out.data(&table(&page.messages, out))?;
+    }
+    if let Some(next) = page.next {
+        out.note(&format!("There are more: add --before {next}"));
+    }
+    Ok(())
+}
+
+/// `messages show`
+pub async fn show(args: &Show, store: &str, out: &Output) -> Result<(), Failure> {
+    let admin = AnyStore::open(store).await?.admin();
+    let found = admin.find(args.id).await?;
+    let timeline = Timeline::of(&*admin, args.id).await?;
+    let Some(message) = found else {
+        return Err(missing(args.id, timeline.audit.last()));
+    };
+    if out.json {
+        let Timeline { attempts, audit } = &timeline;
+        return out.document(&Document {
+            message: &message,
+            attempts,
+            audit,
+        });
+    }
+    let mut text = fields(&message, out);
+    if !timeline.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n{}", timeline.table(out));
+    }
+    out.data(&text)
+}
+
+/// What `messages show --json` writes.
+#[derive(Serialize)]
+struct Document<'a> {
+    message: &'a MessageView,
+    attempts: &'a [Attempt],
+    audit: &'a [AuditEntry],
+}
+
+/// A message that was discarded is gone, but the audit remembers.
+fn missing(id: MessageId, last: Option<&AuditEntry>) -> Failure {
+    let failure = Failure::from(Error::NotFound(id));
+    match last {
+        Some(AuditEntry {
+            at,
+            actor,
+            action,
+            detail,
+            ..
+        }) => failure.help(format!(
+            "the audit remembers: {action} by {actor}, {}: {detail}",
+            relative(*at, now())
+        )),
+        None => failure,
+    }
+}
+
+fn table(messages: &[MessageView], out: &Output) -> String {
+    let now = now();
+    let any = |told: fn(&MessageView) -> bool| messages.iter().any(told);
+    // A column in which every message says the same nothing is left out.
+    let columns: Vec<Column> = [
+        Some(Column("ID", |m, _| m.id.to_string())),
+        Some(Column("STATE", |m, _| m.state.to_string())),
+        Some(Column("TOPIC", |m, _| cut(&m.topic, 32))),
+        any(|m| m.namespace != Message::DEFAULT_NAMESPACE).then_some(Column("NAMESPACE", |m, _| cut(&m.namespace, 16))),
+        any(|m| !m.tenant.is_empty()).then_some(Column("TENANT", |m, _| cut(&m.tenant, 16))),
+        any(|m| m.order_key.is_some()).then_some(Column("KEY", |m, _| cut(m.order_key.as_deref().unwrap_or("-"), 20))),
+        Some(Column("ATTEMPTS", |m, _| format!("{}/{}", m.attempts, m.max_attempts))),
+        Some(Column("CREATED", |m, now| relative(m.created_at, now))),
+        Some(Column("DETAIL", |m, now| cut(&standing(m, now), 60))),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let heading: Vec<_> = columns.iter().map(|column| column.0).collect();
+    let items = messages
+        .iter()
+        .map(|m| columns.iter().map(|column| (column.1)(m, now)).collect())
+        .collect();
+    out.table(&heading, items)
+}
+
+/// A heading, and what stands under it.
+struct Column(&'static str, fn(&MessageView, Timestamp) -> String);
+
+/// Where a message stands, beyond its state.
+fn standing(message: &MessageView, now: Timestamp) -> String {
+    let at = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| relative(time, now));
+    match message.state {
+        State::Pending => match (&message.last_code, message.due_at.is_some_and(|due| due > now)) {
+            (None, false) => "due".to_owned(),
+            (None, true) => format!("due {}", at(message.due_at)),
+            (Some(code), false) => format!("due, after {code}"),
+            (Some(code), true) => format!("due {}, after {code}", at(message.due_at)),
+        },
+        State::Leased => {
+            let word = if message.lease_until.is_some_and(|until| until > now) {
+                "ends"
+            } else {
+                "ran out"
+            };
+            format!(
+                "{}, lease {word} {}",
+                message.worker.as_deref().unwrap_or("-"),
+                at(message.lease_until)
+            )
+        }
+        State::Done => format!("ended {}", at(message.finished_at)),
+        State::Dead => {
+            let reason = message.reason.map_or("-", |reason| reason.as_str());
+            let code = message
+                .last_code
+                .as_deref()
+                .map(|code| format!(" after {code}"))
+                .unwrap_or_default();
+            format!("{reason}{code}")
+        }
+        State::Quarantined => message.note.clone().unwrap_or_default(),
+    }
+}
+
+/// One field to a line; what is not set is left out.
+fn fields(m: &MessageView, out: &Output) -> String {
+    let now = now();
+    let time = |at: Timestamp| format!("{at} ({})", relative(at, now));
+    let reason = m.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let last = [&m.last_code, &m.last_error]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(": ");
+    let lines = [
+        ("message", Some(m.id.to_string())),
+        ("state", Some(format!("{}{reason}", m.state))),
+        ("topic", Some(m.topic.clone())),
+        ("namespace", Some(m.namespace.clone())),
+        ("tenant", Some(m.tenant.clone()).filter(|tenant| !tenant.is_empty())),
+        ("order key", m.order_key.clone()),
+        ("dedupe key", m.dedupe_key.clone()),
+        ("payload", Some(format!("{}, {}", size(m.bytes), m.content_type))),
+        ("digest", m.digest.map(|digest| digest.to_string())),
+        ("attempts", Some(format!("{} of {}", m.attempts, m.max_attempts))),
+        (
+            "replays",
+            Some(m.generation.saturating_sub(1))
+                .filter(|n| *n > 0)
+                .map(|n| n.to_string()),
+        ),
+        ("epoch", Some(m.epoch.to_string())),
+        ("parent", m.parent.map(|parent| parent.to_string())),
+        ("worker", m.worker.clone()),
+        ("lease until", m.lease_until.map(time)),
+        ("created", Some(time(m.created_at))),
+        ("due", m.due_at.filter(|_| m.state == State::Pending).map(time)),
+        ("deliver by", m.deliver_by.map(time)),
+        ("ended", m.finished_at.map(time)),
+        ("last failure", Some(last).filter(|last| !last.is_empty())),
+        ("note", m.note.clone()),
+        ("number", Some(m.seq.to_string())),
+    ];
+    lines.into_iter().fold(String::new(), |mut text, (name, value)| {
+        if let Some(value) = value {
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "{}  {}",
+                out.paint(Paint::Dim, &format!("{name:12}")),
+                visible(&value)
+            );
+        }
+        text
+    })
+}

@@ -1,0 +1,34 @@
+//! `posthouse migrate`: makes the schema, brings it up to date, or says whether that is needed.
+
+use posthouse::{AnyStore, Error};
+use serde_json::json;
+
+use crate::{cli::Migrate, exit::Failure, output::Output};
+
+/// Runs the command.
+pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failure> {
+    // Opening refuses a schema that is not up to date, and says how it is not.
+    let behind = match AnyStore::open(store).await {
+        Ok(_) => None,
+        Err(Error::Schema(problem)) => Some(problem),
+        Err(other) => return Err(other.into()),
+    };
+    if let (true, Some(problem)) = (args.check, &behind) {
+        return Err(Error::Schema(problem.clone()).into());
+    }
+    if !args.check {
+        // Also when nothing is behind: the SQL functions are applied whole, whatever was done to them meanwhile.
+        AnyStore::migrate(store).await?;
+    }
+    let changed = behind.is_some();
+    out.note(if changed {
+        "The schema is ready."
+    } else {
+        "The schema is up to date."
+    });
+    if out.json {
+        out.document(&json!({ "schema": "current", "changed": changed }))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,165 @@
+//! How a command ends: an exit code that scripts can rely on, and for people what went wrong and what to do next.
+
+use posthouse::{Code, Error, Invalid};
+use std::{io, process::ExitCode};
+
+/// The exit codes. They are part of the interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// It was done.
+    Ok = 0,
+    /// It was not done.
+    Failed = 1,
+    /// What was asked makes no sense; nothing was tried.
+    Usage = 2,
+    /// What was asked for is not there.
+    NotFound = 3,
+    /// Something else has its place: a dedupe key, an id, a state, a lease.
+    Conflict = 4,
+    /// The store cannot be reached, or is too busy; the same command may succeed later.
+    Unavailable = 5,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub struct Failure {
+    /// How the process ends.
+    pub exit: Exit,
+    /// The stable code for programs.
+    pub code: &'static str,
+    /// What went wrong.
+    pub message: String,
+    /// The next step, where there is one.
+    pub help: Option<String>,
+    /// Whether the same command may succeed later.
+    pub retryable: bool,
+}
+
+impl Failure {
+    /// A failure that no other kind describes.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Failed,
+            code: Code::Internal.as_str(),
+            message: message.into(),
+            help: None,
+            retryable: false,
+        }
+    }
+
+    /// The arguments were refused by the parser.
+    pub fn usage(refusal: &clap::Error) -> Self {
+        let text = refusal.render().to_string();
+        // The first paragraph; after it come the usage and tips, which are for people.
+        let lines: Vec<_> = text
+            .lines()
+            .take_while(|line| !line.is_empty())
+            .map(str::trim)
+            .collect();
+        Invalid::new("arguments", lines.join(" ").trim_start_matches("error: ")).into()
+    }
+
+    /// Somebody pressed Ctrl-C.
+    pub fn interrupted() -> Self {
+        Self {
+            exit: Exit::Interrupted,
+            ..Self::new("interrupted")
+        }
+    }
+
+    /// The reader of standard output went away (`| head`): it has what it wanted, and nothing failed.
+    pub fn reader_gone() -> Self {
+        Self {
+            exit: Exit::Ok,
+            ..Self::new("the reader of standard output went away")
+        }
+    }
+
+    /// With this as the next step.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match error.code() {
+            Code::ValidationFailed => Exit::Usage,
+            Code::NotFound => Exit::NotFound,
+            Code::Conflict | Code::LeaseLost => Exit::Conflict,
+            Code::Contention | Code::Timeout | Code::Unavailable => Exit::Unavailable,
+            Code::SchemaMismatch | Code::Internal => Exit::Failed,
+        };
+        let (message, help) = next_step(&error);
+        Self {
+            exit,
+            code: error.code().as_str(),
+            message,
+            help,
+            retryable: error.retryable(),
+        }
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(invalid: Invalid) -> Self {
+        Error::Invalid(invalid).into()
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+const MIGRATE: &str = "run `posthouse migrate`";
+
+/// What to say, and what to do about it.
+fn next_step(error: &Error) -> (String, Option<String>) {
+    let text = error.to_string();
+    let help = match error {
+        Error::Invalid(invalid) => flag_of(invalid.field).map(|flag| format!("given by {flag}")),
+        Error::DedupeConflict { key: "id", existing } => Some(format!(
+            "an id is for one message; look at the other: posthouse messages show {existing}"
+        )),
+        Error::DedupeConflict { existing, .. } => Some(format!(
+            "choose another --dedupe, or accept the other with --keep; look at it: posthouse messages show {existing}"
+        )),
+        Error::NotFound(_) => Some("see what there is: posthouse messages list".to_owned()),
+        Error::Contention(_) => Some("the database is busy; try again".to_owned()),
+        Error::Timeout(_) | Error::Unavailable(_) => {
+            Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
+        }
+        // The stores end such a text with what to do; here that has a line of its own.
+        Error::Schema(_) => {
+            if let Some(problem) = text.strip_suffix(&format!("; {MIGRATE}")) {
+                return (problem.to_owned(), Some(format!("{MIGRATE} with the same --store")));
+            }
+            None
+        }
+        _ => None,
+    };
+    (text, help)
+}
+
+/// The flag that sets a field, where the two have different names.
+fn flag_of(field: &str) -> Option<&'static str> {
+    match field {
+        "order_key" => Some("--key"),
+        "dedupe_key" => Some("--dedupe"),
+        "headers" => Some("--header"),
+        "store" => Some("--store or POSTHOUSE_STORE__URL"),
+        "schema" => Some("?schema= in --store or POSTHOUSE_STORE__URL"),
+        _ => None,
+    }
+}

@@ -1,0 +1,7 @@
+//! The command as its users meet it: the built program, run with arguments, judged by its exit code and its two streams.
+
+mod demo;
+mod refusals;
+mod round_trip;
+mod streams;
+mod support;

@@ -1,0 +1,218 @@
+-- The tables of the outbox. A message's state is the table its live record is in:
+--   pending in ready, sched or keyed; leased in leased; dead or quarantined in dead; done in none of them.
+-- Times are microseconds since 1970. Everything here is readable and writable by SQLite 3.40.
+
+-- What this schema is, and the oldest program version that can still work with it.
+CREATE TABLE posthouse_schema (
+    only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
+    version  INTEGER NOT NULL,
+    oldest   INTEGER NOT NULL
+) STRICT;
+
+-- The one clock. julianday() counts whole milliseconds in every version; a test may replace the body of this view.
+CREATE VIEW posthouse_clock (now) AS
+SELECT CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000;
+
+-- Those that take turns in a claim: one lane for each namespace and tenant.
+CREATE TABLE posthouse_lane (
+    lane      INTEGER PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    tenant    TEXT NOT NULL,
+    UNIQUE (namespace, tenant)
+) STRICT;
+
+-- The lane that was served last. In the database, because each relay is another process and turns are everybody's.
+CREATE TABLE posthouse_turn (
+    only_one INTEGER PRIMARY KEY CHECK (only_one = 1),
+    lane     INTEGER NOT NULL
+) STRICT;
+INSERT INTO posthouse_turn (only_one, lane) VALUES (1, 0);
+
+-- What was enqueued; never updated. AUTOINCREMENT, because a number must not come back after the last message was
+-- pruned, and because places in a line are drawn from the same sequence (sqlite_sequence).
+-- The payload is last, so that reading the other columns never follows its overflow pages.
+CREATE TABLE posthouse_message (
+    seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+    id           BLOB NOT NULL UNIQUE,
+    lane         INTEGER NOT NULL,
+    topic        TEXT NOT NULL,
+    order_key    TEXT,
+    dedupe_key   TEXT,
+    content_type TEXT NOT NULL,
+    headers      TEXT,
+    kind         TEXT NOT NULL,
+    parent       BLOB,
+    destination  TEXT,
+    on_dead      TEXT NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    digest       BLOB,
+    dedupe_for   INTEGER,
+    created_at   INTEGER NOT NULL,
+    due_at       INTEGER NOT NULL,
+    deliver_by   INTEGER,
+    payload      BLOB NOT NULL
+) STRICT;
+
+-- Due messages without an order key, by lane and place. A message that was never moved has pos = seq, so it is found
+-- by its number without an index of its own; the index below holds only those that came back.
+-- due_at and changed_at are NULL as long as the message's own due_at and created_at are the answer.
+CREATE TABLE posthouse_ready (
+    lane         INTEGER NOT NULL,
+    pos          INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,
+    bytes        INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    releases     INTEGER NOT NULL,
+    deliver_by   INTEGER,
+    deduped      INTEGER NOT NULL,
+    due_at       INTEGER,
+    changed_at   INTEGER,
+    released_by  BLOB,
+    PRIMARY KEY (lane, pos)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX posthouse_ready_moved ON posthouse_ready (seq) WHERE pos > seq;
+
+-- Messages without an order key that are not due. wake_at is when to look: at due_at, or at deliver_by if that is first.
+CREATE TABLE posthouse_sched (
+    seq          INTEGER PRIMARY KEY,
+    lane         INTEGER NOT NULL,
+    wake_at      INTEGER NOT NULL,
+    due_at       INTEGER NOT NULL,
+    bytes        INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    releases     INTEGER NOT NULL,
+    deliver_by   INTEGER,
+    deduped      INTEGER NOT NULL,
+    changed_at   INTEGER,
+    released_by  BLOB
+) STRICT;
+CREATE INDEX posthouse_sched_wake ON posthouse_sched (wake_at, seq);
+CREATE INDEX posthouse_sched_lane ON posthouse_sched (lane, wake_at, seq);
+
+-- Pending messages with an order key, due or not, so that a delayed one still holds its key. Only the head of a key can
+-- be claimed: it carries free = 1 when it is due, or wake_at when it is not yet; all others, and every message of a key
+-- that is leased or blocked, carry neither.
+CREATE TABLE posthouse_keyed (
+    lane         INTEGER NOT NULL,
+    key          TEXT NOT NULL,
+    pos          INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,
+    free         INTEGER,
+    wake_at      INTEGER,
+    due_at       INTEGER NOT NULL,
+    bytes        INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    releases     INTEGER NOT NULL,
+    deliver_by   INTEGER,
+    deduped      INTEGER NOT NULL,
+    changed_at   INTEGER,
+    released_by  BLOB,
+    PRIMARY KEY (lane, key, pos)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX posthouse_keyed_free ON posthouse_keyed (lane, pos) WHERE free = 1;
+CREATE INDEX posthouse_keyed_wake ON posthouse_keyed (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX posthouse_keyed_lane ON posthouse_keyed (lane, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX posthouse_keyed_moved ON posthouse_keyed (seq) WHERE pos > seq;
+
+-- Messages under a lease. No index on the deadline: what is in flight is little, and every claim would pay for it.
+CREATE TABLE posthouse_leased (
+    seq          INTEGER PRIMARY KEY,
+    token        BLOB NOT NULL,
+    deadline     INTEGER NOT NULL,
+    granted_at   INTEGER NOT NULL,
+    worker       TEXT NOT NULL,
+    lane         INTEGER NOT NULL,
+    key          TEXT,
+    pos          INTEGER NOT NULL,
+    bytes        INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    releases     INTEGER NOT NULL,
+    deliver_by   INTEGER,
+    deduped      INTEGER NOT NULL
+) STRICT;
+CREATE INDEX posthouse_leased_key ON posthouse_leased (lane, key, pos) WHERE key IS NOT NULL;
+
+-- Messages that ended without delivery, and those that an operator holds. blocks = 1 holds the later ones of the key.
+CREATE TABLE posthouse_dead (
+    seq          INTEGER PRIMARY KEY,
+    state        TEXT NOT NULL,
+    reason       TEXT,
+    ended_at     INTEGER NOT NULL,
+    lane         INTEGER NOT NULL,
+    key          TEXT,
+    pos          INTEGER NOT NULL,
+    blocks       INTEGER NOT NULL,
+    bytes        INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    deduped      INTEGER NOT NULL
+) STRICT;
+CREATE INDEX posthouse_dead_blocks ON posthouse_dead (lane, key, pos) WHERE blocks = 1;
+
+-- Messages that an operator declared delivered: where they stood, because no attempt says it.
+CREATE TABLE posthouse_resolved (
+    seq          INTEGER PRIMARY KEY,
+    ended_at     INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL
+) STRICT;
+
+-- The evidence: one for each lease that ended in an outcome. Never updated; gone only with its message.
+CREATE TABLE posthouse_attempt (
+    seq          INTEGER NOT NULL,
+    epoch        INTEGER NOT NULL,
+    generation   INTEGER NOT NULL,
+    attempt      INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    worker       TEXT NOT NULL,
+    token        BLOB NOT NULL,
+    outcome      TEXT NOT NULL,
+    code         TEXT,
+    error        TEXT,
+    receipt      TEXT,
+    started_at   INTEGER NOT NULL,
+    finished_at  INTEGER NOT NULL,
+    PRIMARY KEY (seq, epoch)
+) STRICT, WITHOUT ROWID;
+
+-- Who has a dedupe key. It outlives the message's body; ends_at is set when the message ends.
+-- lifetime is NULL for a key that is never free again.
+CREATE TABLE posthouse_dedupe (
+    lane     INTEGER NOT NULL,
+    topic    TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    seq      INTEGER NOT NULL,
+    id       BLOB NOT NULL,
+    digest   BLOB,
+    lifetime INTEGER,
+    ends_at  INTEGER,
+    PRIMARY KEY (lane, topic, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX posthouse_dedupe_ends ON posthouse_dedupe (ends_at) WHERE ends_at IS NOT NULL;
+
+-- What was done by hand, and which worker found its lease lost.
+CREATE TABLE posthouse_audit (
+    n       INTEGER PRIMARY KEY AUTOINCREMENT,
+    at      INTEGER NOT NULL,
+    actor   TEXT NOT NULL,
+    action  TEXT NOT NULL,
+    id      BLOB NOT NULL,
+    detail  TEXT NOT NULL
+) STRICT;
+CREATE INDEX posthouse_audit_id ON posthouse_audit (id, n);

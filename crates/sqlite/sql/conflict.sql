@@ -1,0 +1,1 @@
+SELECT state, worker, epoch FROM posthouse_messages WHERE raw_id = ?1;

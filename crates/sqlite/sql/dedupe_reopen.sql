@@ -1,0 +1,3 @@
+UPDATE posthouse_dedupe
+SET ends_at = NULL
+WHERE (lane, topic, key) = (SELECT lane, topic, dedupe_key FROM posthouse_message WHERE seq = ?1) AND seq = ?1;

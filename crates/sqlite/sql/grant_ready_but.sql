@@ -1,0 +1,12 @@
+-- The same, but what is left for its topic stays where it is.
+INSERT INTO posthouse_leased (
+    seq, token, deadline, granted_at, worker, lane, key, pos, bytes, attempts, max_attempts, epoch, generation, releases,
+    deliver_by, deduped
+)
+SELECT
+    seq, ?4, ?5, ?6, ?7, lane, NULL, pos, bytes, attempts + 1, max_attempts, epoch + 1, generation, releases,
+    deliver_by, deduped
+FROM posthouse_ready AS r
+WHERE lane = ?1
+    AND pos BETWEEN ?2 AND ?3
+    AND (SELECT topic FROM posthouse_message AS m WHERE m.seq = r.seq) NOT IN (SELECT value FROM json_each(?8));

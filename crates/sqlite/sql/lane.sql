@@ -1,0 +1,1 @@
+SELECT namespace, tenant FROM posthouse_lane WHERE lane = ?1;

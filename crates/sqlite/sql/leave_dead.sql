@@ -1,0 +1,1 @@
+DELETE FROM posthouse_dead WHERE seq = ?1;

@@ -1,0 +1,1 @@
+DELETE FROM posthouse_keyed WHERE lane = ?1 AND key = ?2 AND pos = ?3;

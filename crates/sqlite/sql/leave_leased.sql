@@ -1,0 +1,1 @@
+DELETE FROM posthouse_leased WHERE seq = ?1;

@@ -1,0 +1,1 @@
+DELETE FROM posthouse_ready WHERE lane = ?1 AND pos = ?2;

@@ -1,0 +1,1 @@
+DELETE FROM posthouse_sched WHERE seq = ?1;

@@ -1,0 +1,8 @@
+-- Every message by number, with the time it ended, if it did and may go. The reader stops at the first one that was
+-- enqueued too late to be old, because numbers and times rise together.
+SELECT
+    seq,
+    created_at,
+    CASE WHEN state IN ('done', 'dead') AND blocks = 0 THEN finished_at END
+FROM posthouse_messages
+ORDER BY seq;

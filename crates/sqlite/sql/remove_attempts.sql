@@ -1,0 +1,1 @@
+DELETE FROM posthouse_attempt WHERE seq = ?1;

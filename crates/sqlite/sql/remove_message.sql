@@ -1,0 +1,1 @@
+DELETE FROM posthouse_message WHERE seq = ?1;

@@ -1,0 +1,1 @@
+DELETE FROM posthouse_resolved WHERE seq = ?1;

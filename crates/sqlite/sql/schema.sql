@@ -1,0 +1,1 @@
+SELECT version, oldest FROM posthouse_schema WHERE only_one = 1;

@@ -1,0 +1,1 @@
+SELECT lane FROM posthouse_turn WHERE only_one = 1;

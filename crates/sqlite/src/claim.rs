@@ -1,0 +1,278 @@
+//! Claim: what is due is chosen fairly, moved under a lease in a few statements, and read back whole.
+
+use posthouse_core::{
+    Claim, Claimed, DeadReason, Delivery, Error, Lease, LeaseToken, OnDead, State, Timestamp,
+};
+use rusqlite::{Connection, Row, params};
+use std::collections::{HashMap, VecDeque};
+use uuid::Uuid;
+
+use crate::{
+    clock,
+    error::{internal, plain},
+    lanes::{InLine, Lane, Next, Round, Scope},
+    place::{self, Waiting, draw, free_head, locate, run, to_dead, to_ready},
+    rows::{Key, Record, headers, id, optional_id, optional_text, standing, text, word},
+};
+
+const ANY: &str = include_str!("../sql/claim_any.sql");
+const PROMOTE: &str = include_str!("../sql/promote.sql");
+const PROMOTE_SCOPED: &str = include_str!("../sql/promote_scoped.sql");
+const PROMOTE_HEADS: &str = include_str!("../sql/promote_heads.sql");
+const PROMOTE_HEADS_SCOPED: &str = include_str!("../sql/promote_heads_scoped.sql");
+const TURN: &str = include_str!("../sql/turn.sql");
+const TURN_SET: &str = include_str!("../sql/turn_set.sql");
+const LANE: &str = include_str!("../sql/lane.sql");
+const GRANT_READY: &str = include_str!("../sql/grant_ready.sql");
+const GRANT_READY_BUT: &str = include_str!("../sql/grant_ready_but.sql");
+const FORGET_READY: &str = include_str!("../sql/forget_ready.sql");
+const FORGET_READY_BUT: &str = include_str!("../sql/forget_ready_but.sql");
+const GRANT_KEYED: &str = include_str!("../sql/grant_keyed.sql");
+const FORGET_KEYED: &str = include_str!("../sql/forget_keyed.sql");
+const GRANTED: &str = include_str!("../sql/granted.sql");
+
+/// How many waiting messages one claim moves into line when their time comes; the rest follow with the next claims. More
+/// than a claim can take, so that a line never runs dry while something is due.
+const PROMOTED: u32 = 10_000;
+
+/// Whether there may be something to claim.
+pub(crate) fn any(db: &Connection) -> Result<bool, Error> {
+    db.prepare_cached(ANY)
+        .and_then(|mut any| any.query_row([], |row| row.get(0)))
+        .map_err(plain)
+}
+
+/// Grants leases in a transaction that holds the write lock.
+pub(crate) fn claim(tx: &Connection, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    let scope = Scope::new(claim, clock::now(tx)?);
+    promote(tx, &scope)?;
+    let served = turn(tx)?;
+    let chosen = choose(tx, claim, &scope, served)?;
+    lapse(tx, &chosen.lapsed, scope.now)?;
+    let Some(last) = chosen.free.last().map(|last| last.lane) else { return Ok(Vec::new()) };
+    // With one lane the turn stays where it is, and nothing is written for it.
+    if last != served {
+        run(tx, TURN_SET, [last])?;
+    }
+    let token = LeaseToken(Uuid::new_v4());
+    grant(tx, claim, &scope, token, &chosen.free)?;
+    granted(tx, &chosen.free, token, scope.now)
+}
+
+/// Moves into line what has become due, or has lapsed.
+fn promote(tx: &Connection, scope: &Scope) -> Result<(), Error> {
+    if scope.is_all() {
+        run(tx, PROMOTE_HEADS, params![scope.now, PROMOTED])?;
+    } else {
+        run(
+            tx,
+            PROMOTE_HEADS_SCOPED,
+            params![scope.now, PROMOTED, scope.namespaces, scope.tenant],
+        )?;
+    }
+    let mut due = due(tx, scope)?;
+    if due.is_empty() {
+        return Ok(());
+    }
+    due.sort_by_key(|(record, waiting)| (waiting.due_at, record.seq));
+    let first = draw(tx, due.len())?;
+    for (pos, (record, waiting)) in (first..).zip(due) {
+        to_ready(tx, &Record { pos, ..record }, waiting)?;
+    }
+    Ok(())
+}
+
+fn due(tx: &Connection, scope: &Scope) -> Result<Vec<(Record, Waiting)>, Error> {
+    let read = |row: &Row<'_>| {
+        let record = Record {
+            seq: row.get(0)?,
+            lane: row.get(1)?,
+            key: None,
+            pos: 0,
+            bytes: row.get(2)?,
+            standing: standing(row, 3, State::Pending)?,
+            deliver_by: row.get(8)?,
+            deduped: row.get(9)?,
+        };
+        let released_by: Option<[u8; 16]> = row.get(12)?;
+        let released_by = released_by.map(|bytes| LeaseToken(Uuid::from_bytes(bytes)));
+        Ok((record, Waiting { due_at: row.get(10)?, changed_at: row.get(11)?, released_by }))
+    };
+    let rows = if scope.is_all() {
+        let mut statement = tx.prepare_cached(PROMOTE).map_err(plain)?;
+        statement.query_map(params![scope.now, PROMOTED], read).and_then(Iterator::collect)
+    } else {
+        let mut statement = tx.prepare_cached(PROMOTE_SCOPED).map_err(plain)?;
+        let values = params![scope.now, PROMOTED, scope.namespaces, scope.tenant];
+        statement.query_map(values, read).and_then(Iterator::collect)
+    };
+    rows.map_err(plain)
+}
+
+fn turn(tx: &Connection) -> Result<i64, Error> {
+    tx.prepare_cached(TURN)
+        .and_then(|mut turn| turn.query_row([], |row| row.get(0)))
+        .map_err(plain)
+}
+
+/// What a claim takes, and what it found too late.
+struct Chosen {
+    free: Vec<InLine>,
+    lapsed: Vec<InLine>,
+}
+
+/// Tenants take turns, one message each, beginning after the one that was served last.
+fn choose(tx: &Connection, claim: &Claim, scope: &Scope, served: i64) -> Result<Chosen, Error> {
+    let mut chosen = Chosen { free: Vec::new(), lapsed: Vec::new() };
+    let (mut open, mut bytes): (VecDeque<Lane>, u64) = (VecDeque::new(), 0);
+    let (mut round, mut more) = (Round::after(served), true);
+    // Ends: each turn takes a message, drops a lane, or opens one of finitely many.
+    while chosen.free.len() < claim.batch as usize {
+        let fresh = if more { round.next(tx, scope)?.map(Lane::new) } else { None };
+        more = fresh.is_some();
+        let Some(mut lane) = fresh.or_else(|| open.pop_front()) else { break };
+        let Some(next) = next_free(tx, scope, &mut lane, &mut chosen.lapsed)? else { continue };
+        bytes = bytes.saturating_add(next.bytes);
+        if !chosen.free.is_empty() && claim.max_bytes.is_some_and(|most| bytes > most) {
+            break;
+        }
+        chosen.free.push(next);
+        open.push_back(lane);
+    }
+    Ok(chosen)
+}
+
+fn next_free(
+    tx: &Connection,
+    scope: &Scope,
+    lane: &mut Lane,
+    lapsed: &mut Vec<InLine>,
+) -> Result<Option<InLine>, Error> {
+    // Ends: each turn takes one message out of a finite line.
+    while let Some(next) = lane.next(tx, scope)? {
+        match next {
+            Next::Free(message) => return Ok(Some(message)),
+            Next::Lapsed(message) => lapsed.push(message),
+        }
+    }
+    Ok(None)
+}
+
+/// Their deliver-by has passed: they are dead, and never sent.
+fn lapse(tx: &Connection, lapsed: &[InLine], now: i64) -> Result<(), Error> {
+    for message in lapsed {
+        let Some(located) = locate(tx, message.seq)? else { continue };
+        place::leave(tx, &located)?;
+        let mut record = located.record;
+        record.standing.releases = 0;
+        to_dead(tx, &record, Some(DeadReason::Lapsed), now)?;
+    }
+    // Only now: the next of the same key may have lapsed too. A key that is granted below is claimed by its range.
+    for message in lapsed {
+        if let Some(key) = &message.key {
+            free_head(tx, message.lane, key, now)?;
+        }
+    }
+    Ok(())
+}
+
+/// The part of a line that is granted, by the first and the last place. In between there is nothing else but what is
+/// left for its topic.
+struct Range {
+    first: i64,
+    last: i64,
+    count: usize,
+}
+
+fn grant(tx: &Connection, claim: &Claim, scope: &Scope, token: LeaseToken, chosen: &[InLine]) -> Result<(), Error> {
+    let mut ranges: HashMap<(i64, Option<&Key>), Range> = HashMap::new();
+    for message in chosen {
+        let new = Range { first: message.pos, last: message.pos, count: 0 };
+        let range = ranges.entry((message.lane, message.key.as_ref())).or_insert(new);
+        range.last = message.pos;
+        range.count += 1;
+    }
+    let deadline = clock::later(scope.now, claim.lease);
+    let token = token.0.into_bytes();
+    for ((lane, key), Range { first, last, count }) in ranges {
+        let (worker, left) = (&claim.worker, &scope.not_topics);
+        let (granted, gone) = match (key, left) {
+            (Some(key), _) => (
+                run(tx, GRANT_KEYED, params![lane, key, first, last, token, deadline, scope.now, worker])?,
+                run(tx, FORGET_KEYED, params![lane, key, first, last])?,
+            ),
+            (None, None) => (
+                run(tx, GRANT_READY, params![lane, first, last, token, deadline, scope.now, worker])?,
+                run(tx, FORGET_READY, params![lane, first, last])?,
+            ),
+            (None, Some(left)) => (
+                run(tx, GRANT_READY_BUT, params![lane, first, last, token, deadline, scope.now, worker, left])?,
+                run(tx, FORGET_READY_BUT, params![lane, first, last])?,
+            ),
+        };
+        if (granted, gone) != (count, count) {
+            let problem = format!("{count} messages were chosen, {granted} granted and {gone} taken out of line");
+            return Err(internal(problem));
+        }
+    }
+    Ok(())
+}
+
+/// Reads back what was granted, in the order it was chosen.
+fn granted(tx: &Connection, chosen: &[InLine], token: LeaseToken, now: i64) -> Result<Vec<Claimed>, Error> {
+    let numbers: Vec<i64> = chosen.iter().map(|message| message.seq).collect();
+    let mut names: HashMap<i64, (String, String)> = HashMap::new();
+    for message in chosen {
+        if !names.contains_key(&message.lane) {
+            names.insert(message.lane, lane_name(tx, message.lane)?);
+        }
+    }
+    let mut statement = tx.prepare_cached(GRANTED).map_err(plain)?;
+    let rows = statement.query_map([serde_json::json!(numbers).to_string()], |row| {
+        let name = names.get(&row.get(1)?).cloned().unwrap_or_default();
+        claimed(row, token, now, name)
+    });
+    rows.and_then(Iterator::collect).map_err(plain)
+}
+
+fn lane_name(tx: &Connection, lane: i64) -> Result<(String, String), Error> {
+    let mut statement = tx.prepare_cached(LANE).map_err(plain)?;
+    statement
+        .query_row([lane], |row| Ok((text(row, 0)?, text(row, 1)?)))
+        .map_err(plain)
+}
+
+/// The columns of `granted.sql`.
+fn claimed(
+    row: &Row<'_>,
+    token: LeaseToken,
+    now: i64,
+    (namespace, tenant): (String, String),
+) -> rusqlite::Result<Claimed> {
+    let lease = Lease {
+        id: id(row, 8)?,
+        seq: row.get(0)?,
+        token,
+        standing: standing(row, 2, State::Leased)?,
+        on_dead: word(row, 9).unwrap_or(OnDead::Pass),
+    };
+    let delivery = Delivery {
+        id: lease.id,
+        epoch: lease.standing.epoch,
+        generation: lease.standing.generation,
+        attempt: lease.standing.attempts,
+        tenant,
+        namespace,
+        topic: text(row, 10)?,
+        order_key: optional_text(row, 11)?,
+        content_type: text(row, 12)?,
+        payload: row.get(17)?,
+        headers: headers(row, 13)?,
+        kind: word(row, 14)?,
+        parent: optional_id(row, 15)?,
+        destination: optional_text(row, 16)?,
+    };
+    let deliver_by: Option<i64> = row.get(7)?;
+    let deliver_within = deliver_by.map(|at| Timestamp::from_micros(at).since(Timestamp::from_micros(now)));
+    Ok(Claimed { lease, delivery, deliver_within })
+}

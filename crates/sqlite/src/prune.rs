@@ -1,0 +1,72 @@
+//! Retention: what ended long ago leaves, with its evidence; the audit stays.
+
+use posthouse_core::{Digest, Error, Pruned};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::time::Duration;
+
+use crate::{
+    clock::{self, micros},
+    error::plain,
+    place::run,
+    rows::text,
+};
+
+const WALK: &str = include_str!("../sql/prune_walk.sql");
+const PRUNE_DEDUPE: &str = include_str!("../sql/prune_dedupe.sql");
+const UNDIGESTED: &str = include_str!("../sql/undigested.sql");
+const DEDUPE_DIGEST: &str = include_str!("../sql/dedupe_digest.sql");
+const REMOVE_MESSAGE: &str = include_str!("../sql/remove_message.sql");
+const REMOVE_ATTEMPTS: &str = include_str!("../sql/remove_attempts.sql");
+const REMOVE_RESOLVED: &str = include_str!("../sql/remove_resolved.sql");
+const REMOVE_DEAD: &str = include_str!("../sql/leave_dead.sql");
+
+/// Removes what ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most `limit` of each.
+pub(crate) fn prune(tx: &Connection, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+    let now = clock::now(tx)?;
+    let old = ended_before(tx, now.saturating_sub(micros(older_than)), limit as usize)?;
+    for seq in &old {
+        keep_digest(tx, *seq)?;
+        run(tx, REMOVE_DEAD, [seq])?;
+        remove(tx, *seq)?;
+    }
+    let dedupe_keys = run(tx, PRUNE_DEDUPE, params![now, limit])? as u64;
+    Ok(Pruned { messages: old.len() as u64, dedupe_keys })
+}
+
+/// Removes a message that has no live record any more, with its evidence.
+pub(crate) fn remove(tx: &Connection, seq: i64) -> Result<(), Error> {
+    run(tx, REMOVE_ATTEMPTS, [seq])?;
+    run(tx, REMOVE_RESOLVED, [seq])?;
+    run(tx, REMOVE_MESSAGE, [seq]).map(|_| ())
+}
+
+/// The oldest messages that ended at `cutoff` or before.
+fn ended_before(tx: &Connection, cutoff: i64, limit: usize) -> Result<Vec<i64>, Error> {
+    let mut old = Vec::new();
+    let mut statement = tx.prepare_cached(WALK).map_err(plain)?;
+    let mut rows = statement.query([]).map_err(plain)?;
+    while let Some(row) = rows.next().map_err(plain)? {
+        let read = || Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?));
+        let (seq, created_at, ended_at) = read().map_err(plain)?;
+        if created_at > cutoff || old.len() >= limit {
+            break;
+        }
+        if ended_at.is_some_and(|at| at <= cutoff) {
+            old.push(seq);
+        }
+    }
+    Ok(old)
+}
+
+/// A dedupe key outlives its message. A producer that brought no digest could be compared by its bytes until now.
+fn keep_digest(tx: &Connection, seq: i64) -> Result<(), Error> {
+    let mut statement = tx.prepare_cached(UNDIGESTED).map_err(plain)?;
+    let found = statement.query_row([seq], |row| {
+        let payload: Vec<u8> = row.get(1)?;
+        Ok(Digest::of(&text(row, 0)?, &payload))
+    });
+    if let Some(digest) = found.optional().map_err(plain)? {
+        run(tx, DEDUPE_DIGEST, params![seq, digest.as_bytes()])?;
+    }
+    Ok(())
+}

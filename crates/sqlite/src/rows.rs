@@ -1,0 +1,205 @@
+//! Records as they are read and bound. Text is read leniently: another language may have written bytes that are no
+//! UTF-8, and no content may stop the line.
+
+use posthouse_core::{
+    Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Standing, State, Timestamp,
+};
+use rusqlite::{
+    Row,
+    types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef},
+};
+use std::str::FromStr;
+use uuid::Uuid;
+
+type Read<T> = rusqlite::Result<T>;
+
+/// An order key, byte for byte: it must match itself whatever was written.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Key(Vec<u8>);
+
+impl FromSql for Key {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_bytes().map(|bytes| Self(bytes.to_vec()))
+    }
+}
+
+impl ToSql for Key {
+    fn to_sql(&self) -> Read<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(ValueRef::Text(&self.0)))
+    }
+}
+
+/// Text, with U+FFFD in place of what is no UTF-8.
+pub(crate) struct Text(pub String);
+
+impl FromSql for Text {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let bytes = value.as_bytes()?;
+        Ok(Self(String::from_utf8_lossy(bytes).into_owned()))
+    }
+}
+
+/// One of the words that the core knows: a state, a reason, an outcome.
+pub(crate) struct Word<T>(pub T);
+
+impl<T: FromStr<Err = posthouse_core::Invalid>> FromSql for Word<T> {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let text = value.as_str()?;
+        text.parse().map(Self).map_err(|unknown| FromSqlError::Other(Box::new(unknown)))
+    }
+}
+
+/// The live record of a message: what moves from table to table.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub seq: i64,
+    pub lane: i64,
+    pub key: Option<Key>,
+    pub pos: i64,
+    pub bytes: i64,
+    pub standing: Standing,
+    pub deliver_by: Option<i64>,
+    /// Whether it has a dedupe key, so that those without one pay nothing for it.
+    pub deduped: bool,
+}
+
+impl Record {
+    /// `seq, lane, key, pos, bytes, <standing>, deliver_by, deduped` from column `at`.
+    pub fn read(row: &Row<'_>, at: usize, state: State) -> Read<Self> {
+        Ok(Self {
+            seq: row.get(at)?,
+            lane: row.get(at + 1)?,
+            key: row.get(at + 2)?,
+            pos: row.get(at + 3)?,
+            bytes: row.get(at + 4)?,
+            standing: standing(row, at + 5, state)?,
+            deliver_by: row.get(at + 10)?,
+            deduped: row.get(at + 11)?,
+        })
+    }
+}
+
+/// `attempts, max_attempts, epoch, generation, releases` from column `at`.
+pub(crate) fn standing(row: &Row<'_>, at: usize, state: State) -> Read<Standing> {
+    Ok(Standing {
+        state,
+        attempts: row.get(at)?,
+        max_attempts: row.get(at + 1)?,
+        epoch: row.get::<_, i64>(at + 2)?.unsigned_abs(),
+        generation: row.get(at + 3)?,
+        releases: row.get(at + 4)?,
+    })
+}
+
+/// An epoch as a column.
+pub(crate) fn epoch(standing: &Standing) -> i64 {
+    i64::try_from(standing.epoch).unwrap_or(i64::MAX)
+}
+
+/// `id, seq, token, <standing>, on_dead`.
+pub(crate) fn lease(row: &Row<'_>) -> Read<Lease> {
+    Ok(Lease {
+        id: id(row, 0)?,
+        seq: row.get(1)?,
+        token: LeaseToken(Uuid::from_bytes(row.get(2)?)),
+        standing: standing(row, 3, State::Leased)?,
+        on_dead: word(row, 8).unwrap_or(OnDead::Pass),
+    })
+}
+
+pub(crate) fn id(row: &Row<'_>, at: usize) -> Read<MessageId> {
+    Ok(MessageId(Uuid::from_bytes(row.get(at)?)))
+}
+
+pub(crate) fn optional_id(row: &Row<'_>, at: usize) -> Read<Option<MessageId>> {
+    Ok(row.get::<_, Option<[u8; 16]>>(at)?.map(|bytes| MessageId(Uuid::from_bytes(bytes))))
+}
+
+pub(crate) fn text(row: &Row<'_>, at: usize) -> Read<String> {
+    Ok(row.get::<_, Text>(at)?.0)
+}
+
+pub(crate) fn optional_text(row: &Row<'_>, at: usize) -> Read<Option<String>> {
+    Ok(row.get::<_, Option<Text>>(at)?.map(|text| text.0))
+}
+
+pub(crate) fn word<T: FromStr<Err = posthouse_core::Invalid>>(row: &Row<'_>, at: usize) -> Read<T> {
+    Ok(row.get::<_, Word<T>>(at)?.0)
+}
+
+fn time(row: &Row<'_>, at: usize) -> Read<Timestamp> {
+    row.get(at).map(Timestamp::from_micros)
+}
+
+fn optional_time(row: &Row<'_>, at: usize) -> Read<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(at)?.map(Timestamp::from_micros))
+}
+
+/// The header map as the database keeps it. The triggers let only objects of text in; anything else is no header.
+pub(crate) fn headers(row: &Row<'_>, at: usize) -> Read<Headers> {
+    let Some(json) = optional_text(row, at)? else { return Ok(Headers::new()) };
+    Ok(serde_json::from_str(&json).unwrap_or_default())
+}
+
+/// The columns of `find.sql`.
+pub(crate) fn message_view(row: &Row<'_>) -> Read<MessageView> {
+    let bytes: i64 = row.get(23)?;
+    Ok(MessageView {
+        id: id(row, 0)?,
+        seq: row.get(1)?,
+        tenant: text(row, 2)?,
+        namespace: text(row, 3)?,
+        topic: text(row, 4)?,
+        order_key: optional_text(row, 5)?,
+        dedupe_key: optional_text(row, 6)?,
+        state: word(row, 7)?,
+        reason: row.get::<_, Option<Word<_>>>(8)?.map(|reason| reason.0),
+        attempts: row.get(9)?,
+        max_attempts: row.get(10)?,
+        epoch: row.get::<_, i64>(11)?.unsigned_abs(),
+        generation: row.get(12)?,
+        worker: optional_text(row, 13)?,
+        lease_until: optional_time(row, 14)?,
+        due_at: optional_time(row, 15)?,
+        deliver_by: optional_time(row, 16)?,
+        created_at: time(row, 17)?,
+        updated_at: time(row, 18)?,
+        finished_at: optional_time(row, 19)?,
+        last_code: optional_text(row, 20)?,
+        last_error: optional_text(row, 21)?,
+        content_type: text(row, 22)?,
+        bytes: bytes.unsigned_abs(),
+        digest: row.get::<_, Option<[u8; 32]>>(24)?.map(Digest),
+        kind: word(row, 25)?,
+        parent: optional_id(row, 26)?,
+        note: optional_text(row, 27)?,
+    })
+}
+
+/// The columns of `attempts.sql`.
+pub(crate) fn attempt(row: &Row<'_>) -> Read<Attempt> {
+    Ok(Attempt {
+        epoch: row.get::<_, i64>(0)?.unsigned_abs(),
+        generation: row.get(1)?,
+        attempt: row.get(2)?,
+        worker: text(row, 3)?,
+        token: LeaseToken(Uuid::from_bytes(row.get(4)?)),
+        outcome: word(row, 5)?,
+        code: optional_text(row, 6)?,
+        error: optional_text(row, 7)?,
+        receipt: optional_text(row, 8)?,
+        started_at: time(row, 9)?,
+        finished_at: time(row, 10)?,
+    })
+}
+
+/// The columns of `audit_all.sql`.
+pub(crate) fn audit_entry(row: &Row<'_>) -> Read<AuditEntry> {
+    Ok(AuditEntry {
+        at: time(row, 0)?,
+        actor: text(row, 1)?,
+        action: text(row, 2)?,
+        id: id(row, 3)?,
+        detail: text(row, 4)?,
+    })
+}

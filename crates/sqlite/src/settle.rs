@@ -1,0 +1,222 @@
+//! Settle and renew: everything behind the fence. What becomes of a message was decided before; here it is performed.
+
+use posthouse_core::{
+    Error, Lease, Renewal, Settlement, State, Verdict,
+    settlement::Next,
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::{
+    collections::HashSet,
+    time::Duration,
+};
+
+use crate::{
+    Options, clock,
+    enqueue::{atomically, enqueue_one},
+    error::plain,
+    place::{Waiting, ended, free_head, locate, run, to_dead, to_pending},
+    rows::{self, Key, Record, epoch, text},
+};
+
+const BEGIN: &str = include_str!("../sql/settle_begin.sql");
+const TAKE: &str = include_str!("../sql/settle_take.sql");
+const PLAIN: &str = include_str!("../sql/settle_plain.sql");
+const LEAVE: &str = include_str!("../sql/leave_leased.sql");
+const ATTEMPT: &str = include_str!("../sql/settle_attempt.sql");
+const BEFORE: &str = include_str!("../sql/settled_before.sql");
+const REST_OF_RUN: &str = include_str!("../sql/rest_of_run.sql");
+const RENEW: &str = include_str!("../sql/renew.sql");
+
+/// Takes the write lock of a caller's transaction that may not have it yet.
+pub(crate) fn lock(tx: &Connection, lease: &Lease) -> Result<(), Error> {
+    run(tx, BEGIN, params![lease.seq, lease.token.0.as_bytes()]).map(|_| ())
+}
+
+/// Moves the deadline of a lease that is held.
+pub(crate) fn renew_one(tx: &Connection, lease: &Lease, by: Duration) -> Result<Renewal, Error> {
+    let now = clock::now(tx)?;
+    let values = params![lease.seq, lease.token.0.as_bytes(), clock::later(now, by), now];
+    Ok(if run(tx, RENEW, values)? == 1 { Renewal::Renewed } else { Renewal::Lost })
+}
+
+/// Ends leases, in a transaction that holds the write lock. One that cannot be settled spoils no other.
+pub(crate) fn settle(tx: &Connection, options: &Options, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
+    let mut settling = Settling { tx, options, batch, now: clock::now(tx)?, keys: HashSet::new() };
+    let verdicts = batch.iter().map(|settlement| settling.one(settlement)).collect::<Result<_, _>>()?;
+    settling.free_heads()?;
+    Ok(verdicts)
+}
+
+/// One batch on its way.
+struct Settling<'a> {
+    tx: &'a Connection,
+    options: &'a Options,
+    batch: &'a [Settlement],
+    now: i64,
+    /// Keys of which something changed; looked after once, when all is settled.
+    keys: HashSet<(i64, Key)>,
+}
+
+/// A lease that was taken back from its holder.
+struct Held {
+    record: Record,
+    worker: String,
+    granted_at: i64,
+}
+
+impl Settling<'_> {
+    fn one(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        if self.plain(settlement)? {
+            return Ok(Verdict::Settled);
+        }
+        // Without follow-ups there is nothing to refuse, and no need of a savepoint.
+        if settlement.follow_ups.is_empty() {
+            return self.end(settlement);
+        }
+        let (tx, keys) = (self.tx, self.keys.clone());
+        match atomically(tx, || self.end(settlement)) {
+            Err(error @ (Error::Contention(_) | Error::Unavailable(_) | Error::Timeout(_))) => Err(error),
+            Err(error) => {
+                self.keys = keys;
+                Ok(Verdict::Refused(error))
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// The way of most messages, in two statements: done, without followers, order key or dedupe key. Answers whether it
+    /// was one and is settled; if not, nothing has happened.
+    fn plain(&self, settlement: &Settlement) -> Result<bool, Error> {
+        let (Next::Done, Some(outcome), true) =
+            (settlement.next(), settlement.step.evidence, settlement.follow_ups.is_empty())
+        else {
+            return Ok(false);
+        };
+        let values = params![
+            settlement.lease.seq,
+            settlement.lease.token.0.as_bytes(),
+            self.now,
+            settlement.step.standing.max_attempts,
+            outcome.as_str(),
+            settlement.code,
+            settlement.error,
+            settlement.receipt,
+        ];
+        Ok(run(self.tx, PLAIN, values)? == 1 && run(self.tx, LEAVE, [settlement.lease.seq])? == 1)
+    }
+
+    fn end(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        let Some(held) = self.take(&settlement.lease, settlement.is_expiry())? else {
+            let repeated = self.settled_before(settlement)?;
+            return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
+        };
+        let stops_run = self.perform(settlement, &held)?;
+        if let (true, Some(key)) = (stops_run, &held.record.key) {
+            self.release_rest(settlement, &held.record, key)?;
+        }
+        for message in &settlement.follow_ups {
+            enqueue_one(self.tx, self.options, message)?;
+        }
+        Ok(Verdict::Settled)
+    }
+
+    /// Takes the lease out of `leased`, if it is held.
+    fn take(&self, lease: &Lease, expiry: bool) -> Result<Option<Held>, Error> {
+        let mut statement = self.tx.prepare_cached(TAKE).map_err(plain)?;
+        let values = params![lease.seq, lease.token.0.as_bytes(), self.now, expiry];
+        let held = statement.query_row(values, |row| {
+            Ok(Held {
+                record: Record::read(row, 0, State::Leased)?,
+                worker: text(row, 12)?,
+                granted_at: row.get(13)?,
+            })
+        });
+        held.optional().map_err(plain)
+    }
+
+    /// Whether this settlement won before: its caller may not have heard the answer.
+    fn settled_before(&self, settlement: &Settlement) -> Result<bool, Error> {
+        let lease = &settlement.lease;
+        let Some(outcome) = settlement.step.evidence else {
+            let located = locate(self.tx, lease.seq)?;
+            return Ok(located.is_some_and(|l| l.released_by == Some(lease.token)));
+        };
+        let values = params![lease.seq, epoch(&lease.standing), lease.token.0.as_bytes(), outcome.as_str()];
+        self.tx
+            .prepare_cached(BEFORE)
+            .and_then(|mut statement| statement.exists(values))
+            .map_err(plain)
+    }
+
+    /// Writes the evidence and moves the record. Answers whether the rest of its key's run must not go on.
+    fn perform(&mut self, settlement: &Settlement, held: &Held) -> Result<bool, Error> {
+        self.attest(settlement, held)?;
+        let record = Record { standing: settlement.step.standing, ..held.record.clone() };
+        if let Some(key) = &record.key {
+            self.keys.insert((record.lane, key.clone()));
+        }
+        match settlement.next() {
+            Next::Done => ended(self.tx, &record, self.now).map(|()| false),
+            Next::Dead(reason) => to_dead(self.tx, &record, Some(reason), self.now),
+            Next::Pending(due_in) => {
+                let released_by = settlement.step.evidence.is_none().then_some(settlement.lease.token);
+                let due_at = clock::later(self.now, due_in);
+                let waiting = Waiting { due_at, changed_at: Some(self.now), released_by };
+                to_pending(self.tx, &record, waiting, self.now).map(|()| true)
+            }
+        }
+    }
+
+    /// One line of evidence, if the lease counted.
+    fn attest(&self, settlement: &Settlement, held: &Held) -> Result<(), Error> {
+        let Some(outcome) = settlement.step.evidence else { return Ok(()) };
+        let standing = &settlement.step.standing;
+        let values = params![
+            held.record.seq,
+            epoch(standing),
+            standing.generation,
+            standing.attempts,
+            standing.max_attempts,
+            held.worker,
+            settlement.lease.token.0.as_bytes(),
+            outcome.as_str(),
+            settlement.code,
+            settlement.error,
+            settlement.receipt,
+            held.granted_at,
+            self.now,
+        ];
+        run(self.tx, ATTEMPT, values).map(|_| ())
+    }
+
+    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it. An
+    /// expiry says nothing about the rest, which expires by itself.
+    fn release_rest(&mut self, settlement: &Settlement, record: &Record, key: &Key) -> Result<(), Error> {
+        if settlement.is_expiry() {
+            return Ok(());
+        }
+        for lease in self.rest_of_run(settlement, record, key)? {
+            let in_batch = self.batch.iter().any(|other| other.lease.seq == lease.seq);
+            // Past its deadline it is still ours to release: nobody else has settled it.
+            let held = match in_batch {
+                true => None,
+                false => self.take(&lease, false)?.map_or_else(|| self.take(&lease, true), |held| Ok(Some(held)))?,
+            };
+            if let Some(held) = held {
+                self.perform(&Settlement::released(&lease, Duration::ZERO), &held)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rest_of_run(&self, settlement: &Settlement, record: &Record, key: &Key) -> Result<Vec<Lease>, Error> {
+        let mut statement = self.tx.prepare_cached(REST_OF_RUN).map_err(plain)?;
+        let values = params![record.lane, key, record.pos, settlement.lease.token.0.as_bytes()];
+        let rows = statement.query_map(values, rows::lease);
+        rows.and_then(Iterator::collect).map_err(plain)
+    }
+
+    fn free_heads(&self) -> Result<(), Error> {
+        self.keys.iter().try_for_each(|(lane, key)| free_head(self.tx, *lane, key, self.now))
+    }
+}

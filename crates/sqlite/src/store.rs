@@ -1,0 +1,206 @@
+//! The store as a relay sees it: one connection that writes, one that reads, one that watches.
+//!
+//! SQLite has one writer, so a second writing connection would only wait for the first. The calls block, so they run on
+//! the runtime's blocking threads; a call that is given up there still ends as a whole.
+
+use async_trait::async_trait;
+use posthouse_core::{
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Renewal, Settlement, Store,
+    Verdict, Wake, lease::check_lease, text::excerpt,
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::{
+    Options, Outbox, admin, claim, clock, connect, enqueue,
+    error::{internal, of_file, plain},
+    migrate, rows, settle,
+    wake::Watch,
+};
+
+const EXPIRED: &str = include_str!("../sql/expired.sql");
+const CONFLICT: &str = include_str!("../sql/conflict.sql");
+
+/// A store in a SQLite file. A clone is the same handle; another process, or another call of [`Sqlite::open`], has a
+/// handle of its own.
+#[derive(Clone)]
+pub struct Sqlite {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    options: Options,
+    writer: Mutex<Connection>,
+    reader: Mutex<Connection>,
+    watch: Watch,
+}
+
+impl Sqlite {
+    /// Opens a database that was migrated before. Anything else is refused with an error that names the file and says
+    /// what to do.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// The same, with options.
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        let (path, busy) = (path.as_ref(), options.busy_timeout);
+        let mut writer = connect::open(path, busy)?;
+        migrate::check(path, &writer)?;
+        connect::check_writable(path, &mut writer)?;
+        let reader = connect::open(path, busy)?;
+        // A reader waits only while another process recovers the file after a crash.
+        reader.busy_timeout(busy).map_err(plain)?;
+        let inner = Inner {
+            path: path.to_owned(),
+            options,
+            writer: Mutex::new(writer),
+            reader: Mutex::new(reader),
+            watch: Watch::new(connect::open(path, busy)?),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Creates the database if it is not there, and brings its schema up to date. Safe to call at any time, also by
+    /// several processes at once.
+    pub fn migrate(path: impl AsRef<Path>) -> Result<(), Error> {
+        // Nobody waits for a relay here; but another migration may take its time.
+        migrate::migrate(path.as_ref(), Duration::from_secs(30))
+    }
+
+    /// The verbs for an application's own transactions, with the options of this store.
+    pub fn outbox(&self) -> Outbox {
+        Outbox::new(self.inner.options.clone())
+    }
+
+    /// Enqueues in a transaction of its own: for tools that have nothing else to write. All or none.
+    pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        let options = self.inner.options.clone();
+        self.write(move |tx| enqueue::enqueue_all(tx, &options, &messages)).await
+    }
+
+    /// Runs `work` in a transaction of the one writer, and commits it if it succeeds.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let inner = self.inner.clone();
+        blocking(move || inner.write(work)).await
+    }
+
+    /// The same, unless a look without the write lock says that there is nothing to do.
+    async fn write_if<T: Send + 'static>(
+        &self,
+        any: fn(&Connection) -> Result<bool, Error>,
+        nothing: fn() -> T,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let inner = self.inner.clone();
+        blocking(move || {
+            let found = any(&inner.reader.lock().unwrap_or_else(PoisonError::into_inner))?;
+            if found { inner.write(work) } else { Ok(nothing()) }
+        })
+        .await
+    }
+
+    /// Runs `work` on the reading connection. A single statement sees one state of the database.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let inner = self.inner.clone();
+        blocking(move || {
+            let reader = inner.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            work(&reader).map_err(|error| of_file(&inner.path, error))
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let tx = connect::begin(&mut writer, self.options.busy_timeout)?;
+        let answer = work(&tx)?;
+        tx.commit().map_err(|error| of_file(&self.path, error))?;
+        Ok(answer)
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => Err(internal(error)),
+        },
+    }
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            wakes_across_processes: true,
+            parallel_claim: false,
+            parallel_callers: false,
+            durability: Durability::Machine,
+        }
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+        claim.check()?;
+        let claim = claim.clone();
+        self.write_if(claim::any, Vec::new, move |tx| claim::claim(tx, &claim)).await
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
+        check_lease(lease)?;
+        let leases = leases.to_vec();
+        self.write(move |tx| leases.iter().map(|held| settle::renew_one(tx, held, lease)).collect()).await
+    }
+
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
+        let (batch, options) = (batch.to_vec(), self.inner.options.clone());
+        self.write(move |tx| settle::settle(tx, &options, &batch)).await
+    }
+
+    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
+        self.read(move |db| db.prepare_cached(EXPIRED)?.query_map(params![after, limit], rows::lease)?.collect()).await
+    }
+
+    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
+        let (lease, worker) = (lease.clone(), excerpt(worker, 512));
+        self.write(move |tx| record_conflict(tx, &lease, &worker)).await
+    }
+
+    async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
+        self.inner.watch.mark()
+    }
+
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+        self.inner.watch.wait(at_most).await
+    }
+}
+
+fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
+    let mut statement = tx.prepare_cached(CONFLICT).map_err(plain)?;
+    let found = statement.query_row([lease.id.0.as_bytes()], |row| {
+        Ok(Conflict {
+            state: rows::word(row, 0)?,
+            worker: rows::optional_text(row, 1)?,
+            epoch: row.get::<_, i64>(2)?.unsigned_abs(),
+        })
+    });
+    let conflict = found.optional().map_err(plain)?.ok_or(Error::NotFound(lease.id))?;
+    let by = conflict.worker.as_ref().map(|worker| format!(" by {worker}")).unwrap_or_default();
+    let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
+    let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
+    admin::audit(tx, clock::now(tx)?, worker, "outbox_flush_conflict", lease.id, &detail)?;
+    Ok(conflict)
+}

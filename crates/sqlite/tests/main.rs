@@ -1,0 +1,11 @@
+//! The SQLite store under the suite that every store passes, and what is SQLite's own.
+
+mod caller;
+mod files;
+mod fixture;
+mod plain_sql;
+mod processes;
+mod sources;
+mod transactions;
+
+posthouse_testkit::conformance!(crate::fixture::fresh);

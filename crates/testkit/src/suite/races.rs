@@ -1,0 +1,469 @@
+//! Two sessions that want the same thing at the same moment. Exactly one gets it, and what is left behind is sound.
+
+use posthouse_core::{
+    Admin, AttemptOutcome, Claimed, Error, Lease, MessageId, Renewal, Settlement, State, Store, Verdict,
+};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tokio::sync::Barrier;
+
+use super::tools::*;
+use crate::Fixture;
+
+/// Where a message stands, and what its evidence is.
+async fn told(admin: &dyn Admin, id: MessageId) -> (Option<State>, Vec<AttemptOutcome>) {
+    let (found, attempts) = (admin.find(id).await.unwrap(), admin.attempts(id).await.unwrap());
+    let outcomes = attempts.iter().map(|attempt| attempt.outcome).collect();
+    (found.map(|found| found.state), outcomes)
+}
+
+/// Several relays' handles.
+async fn handles(fx: &dyn Fixture, n: usize) -> Vec<Arc<dyn Store>> {
+    let mut stores = Vec::new();
+    for _ in 0..n {
+        stores.push(fx.store().await);
+    }
+    stores
+}
+
+/// Whether an operator's verb won; if not, it was refused for the state it found, or for finding nothing.
+fn won(answer: Result<(), Error>) -> bool {
+    match answer {
+        Ok(()) => true,
+        Err(Error::IllegalState { .. } | Error::NotFound(_)) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// The worker reports while the deadline passes: either it is done, or the attempt is lost and it is due again.
+pub async fn of_settle_and_repair_one_wins(fx: &dyn Fixture) {
+    let (worker, repairer, admin) = (fx.store().await, fx.store().await, fx.admin().await);
+    let mut ids = Vec::new();
+    for round in 0..50 {
+        let body = if round % 2 == 0 { message("x") } else { keyed("k", "x") };
+        let id = put(fx, body.max_attempts(1)).await;
+        let lease = claim_one(&*worker, "w1").await.lease;
+        let (store, report) = (worker.clone(), delivered(&lease));
+        let returning = tokio::spawn(async move { settle(&*store, report).await });
+        fx.advance(LEASE).await;
+        let repaired = posthouse_core::repair(&*repairer, 10).await.unwrap();
+        let verdict = returning.await.unwrap();
+        // The repairer may have looked just before the worker's report was there; nobody reports any more.
+        let late = posthouse_core::repair(&*repairer, 10).await.unwrap();
+        assert_eq!(verdict.is_settled(), repaired + late == 0, "round {round}: {verdict:?}");
+        let expected = if verdict.is_settled() {
+            (Some(State::Done), vec![AttemptOutcome::Delivered])
+        } else {
+            (Some(State::Dead), vec![AttemptOutcome::LeaseExpired])
+        };
+        assert_eq!(told(&*admin, id).await, expected, "round {round}");
+        ids.push(id);
+    }
+    assert_sound(fx, &ids).await;
+}
+
+/// Eight times the same report, follow-up included, because nobody heard the answer: all are told that it won, once it is
+/// written.
+pub async fn the_same_report_at_once_is_written_once(fx: &dyn Fixture) {
+    let (stores, admin) = (handles(fx, 8).await, fx.admin().await);
+    for round in 1..=5 {
+        let lease = put_and_claim(fx, message("parent")).await;
+        let mut rivals = Vec::new();
+        for store in stores.iter().cloned() {
+            let report = delivered(&lease).follow_ups(vec![message("child").delay(DAY)]);
+            rivals.push(async move { settle(&*store, report).await });
+        }
+        let verdicts = at_once(rivals).await;
+        assert!(verdicts.iter().all(Verdict::is_settled), "{verdicts:?}");
+        let written = (Some(State::Done), vec![AttemptOutcome::Delivered]);
+        assert_eq!(told(&*admin, lease.id).await, written);
+        assert_eq!(count(fx).await, 2 * round, "one child each");
+    }
+}
+
+/// A renewal while the deadline passes: the lease is held on, or it is lost; not both, not neither.
+pub async fn of_renew_and_repair_one_wins(fx: &dyn Fixture) {
+    let (worker, repairer, admin) = (fx.store().await, fx.store().await, fx.admin().await);
+    let mut ids = Vec::new();
+    for round in 0..30 {
+        let id = put(fx, message("x").max_attempts(1)).await;
+        let lease = claim_one(&*worker, "w1").await.lease;
+        fx.advance(LEASE - SECOND).await;
+        let (store, held) = (worker.clone(), lease.clone());
+        let renewing = tokio::spawn(async move {
+            // Whoever has the message in hand just now is about to say whose it is.
+            loop {
+                match store.renew(std::slice::from_ref(&held), LEASE).await.unwrap()[..] {
+                    [Renewal::Locked] => tokio::task::yield_now().await,
+                    [answer] => return answer,
+                    _ => panic!("one answer for one lease"),
+                }
+            }
+        });
+        fx.advance(SECOND).await;
+        posthouse_core::repair(&*repairer, 10).await.unwrap();
+        let answer = renewing.await.unwrap();
+        posthouse_core::repair(&*repairer, 10).await.unwrap();
+        match answer {
+            Renewal::Renewed => settle_all(&*worker, &[delivered(&lease)]).await,
+            _ => {
+                let lost = (Some(State::Dead), vec![AttemptOutcome::LeaseExpired]);
+                assert_eq!(told(&*admin, id).await, lost, "round {round}");
+            }
+        }
+        ids.push(id);
+    }
+    assert_sound(fx, &ids).await;
+}
+
+/// P9. Of eight replays of a keyed message one wins, and it stands in its key once.
+pub async fn of_replays_of_a_keyed_message_one_wins(fx: &dyn Fixture) {
+    let id = put_dead(fx, keyed("k", "x")).await;
+    for generation in 2..6 {
+        let mut rivals = Vec::new();
+        for n in 0..8 {
+            let admin = fx.admin().await;
+            rivals.push(async move { won(admin.replay(id, &format!("op{n}"), "go", None).await) });
+        }
+        assert_eq!(at_once(rivals).await.into_iter().filter(|won| *won).count(), 1);
+        let run = claim(&*fx.store().await, "w1", 10).await;
+        assert_eq!(
+            run.iter()
+                .map(|c| (c.lease.id, c.delivery.generation))
+                .collect::<Vec<_>>(),
+            [(id, generation)]
+        );
+        settle_all(&*fx.store().await, &[rejected(&run[0].lease)]).await;
+    }
+    assert_sound(fx, &[id]).await;
+}
+
+/// Two operators disagree about a dead message: it goes round again or it is gone.
+pub async fn of_replay_and_discard_one_wins(fx: &dyn Fixture) {
+    let mut admins = Vec::new();
+    for _ in 0..6 {
+        admins.push(fx.admin().await);
+    }
+    for round in 0..10 {
+        let id = put_dead(fx, keyed(&format!("k{round}"), "x")).await;
+        let mut rivals = Vec::new();
+        for (n, admin) in admins.iter().cloned().enumerate() {
+            rivals.push(async move {
+                match n % 2 {
+                    0 => won(admin.replay(id, "op", "go", None).await),
+                    _ => won(admin.discard(id, "op", "gone").await),
+                }
+            });
+        }
+        let answers = at_once(rivals).await;
+        assert_eq!(
+            answers.iter().filter(|won| **won).count(),
+            1,
+            "round {round}: {answers:?}"
+        );
+        let replayed = answers.iter().step_by(2).any(|won| *won);
+        let found = fx.admin().await.find(id).await.unwrap();
+        assert_eq!(found.map(|found| found.state), replayed.then_some(State::Pending));
+        deliver(&*fx.store().await, &claim(&*fx.store().await, "w1", 10).await).await;
+    }
+}
+
+/// Workers take while an operator holds or gives up: each message goes to one of them.
+async fn claim_against(fx: &dyn Fixture, cancel: bool) {
+    let some = (0..40).map(|n| match n % 2 {
+        0 => message("x"),
+        _ => keyed(&format!("k{}", n % 8), "x"),
+    });
+    let ids = put_all(fx, some.collect()).await;
+    let start = Arc::new(Barrier::new(5));
+    let mut workers = Vec::new();
+    for n in 0..3 {
+        let (store, start) = (fx.store().await, start.clone());
+        workers.push(async move {
+            start.wait().await;
+            let mut taken: Vec<Claimed> = Vec::new();
+            for _ in 0..20 {
+                taken.extend(claim(&*store, &format!("w{n}"), 2).await);
+                tokio::task::yield_now().await;
+            }
+            taken
+        });
+    }
+    let mut operators = Vec::new();
+    for half in [ids[..20].to_vec(), ids[20..].to_vec()] {
+        let (admin, start) = (fx.admin().await, start.clone());
+        operators.push(async move {
+            start.wait().await;
+            let mut stopped = Vec::new();
+            for id in half.into_iter().rev() {
+                let answer = match cancel {
+                    true => admin.cancel(id, "op", "stop").await,
+                    false => admin.quarantine(id, "op", "stop").await,
+                };
+                if won(answer) {
+                    stopped.push(id);
+                }
+                tokio::task::yield_now().await;
+            }
+            stopped
+        });
+    }
+    let (taken, stopped) = tokio::join!(at_once(workers), at_once(operators));
+    let taken: BTreeSet<_> = taken.into_iter().flatten().map(|c| c.lease.id).collect();
+    let stopped: BTreeSet<_> = stopped.into_iter().flatten().collect();
+    assert!(taken.is_disjoint(&stopped), "taken and stopped");
+    let admin = fx.admin().await;
+    for id in &ids {
+        let expected = match (taken.contains(id), stopped.contains(id), cancel) {
+            (true, ..) => State::Leased,
+            (_, true, true) => State::Dead,
+            (_, true, false) => State::Quarantined,
+            _ => State::Pending,
+        };
+        assert_eq!(told(&*admin, *id).await.0, Some(expected));
+    }
+    assert_sound(fx, &ids).await;
+}
+
+/// Never leased and quarantined.
+pub async fn of_claim_and_quarantine_one_wins(fx: &dyn Fixture) {
+    claim_against(fx, false).await;
+}
+
+/// Never leased and cancelled.
+pub async fn of_claim_and_cancel_one_wins(fx: &dyn Fixture) {
+    claim_against(fx, true).await;
+}
+
+/// Eight relays at one key: one gets the run, whole, and the others nothing.
+pub async fn of_claims_of_one_key_one_wins(fx: &dyn Fixture) {
+    let stores = handles(fx, 8).await;
+    for round in 0..20 {
+        put_all(fx, line("k", &["1", "2", "3"])).await;
+        let start = Arc::new(Barrier::new(stores.len()));
+        let rivals = stores.iter().cloned().enumerate().map(|(n, store)| {
+            let start = start.clone();
+            async move {
+                start.wait().await;
+                claim(&*store, &format!("w{n}"), 10).await
+            }
+        });
+        let mut runs = at_once(rivals.collect()).await;
+        runs.retain(|run| !run.is_empty());
+        assert_eq!(
+            runs.iter().map(|run| bodies(run)).collect::<Vec<_>>(),
+            [["1", "2", "3"]],
+            "round {round}"
+        );
+        deliver(&*stores[0], &runs[0]).await;
+    }
+}
+
+/// A worker fails the first of a run while another of its tasks reports the second: the second is done or let go.
+pub async fn of_a_failure_and_the_next_report_one_is_first(fx: &dyn Fixture) {
+    let (one, two, admin) = (fx.store().await, fx.store().await, fx.admin().await);
+    let mut all = Vec::new();
+    for round in 0..30 {
+        let ids = put_all(fx, line("k", &["1", "2", "3"])).await;
+        let run = leases(&claim(&*one, "w1", 10).await);
+        let (fails, reports) = (failed_again(&run[0], 12), delivered(&run[1]));
+        let (store, other) = (one.clone(), two.clone());
+        let failure = tokio::spawn(async move { settle(&*store, fails).await });
+        let report = tokio::spawn(async move { settle(&*other, reports).await });
+        assert!(failure.await.unwrap().is_settled());
+        let reported = report.await.unwrap().is_settled();
+        let expected = if reported { State::Done } else { State::Pending };
+        assert_eq!(told(&*admin, ids[1]).await.0, Some(expected), "round {round}");
+        assert_eq!(
+            told(&*admin, ids[2]).await,
+            (Some(State::Pending), vec![]),
+            "round {round}"
+        );
+        let again = claim(&*one, "w1", 10).await;
+        assert_eq!(again.len(), if reported { 2 } else { 3 });
+        deliver(&*one, &again).await;
+        all.extend(ids);
+    }
+    assert_sound(fx, &all).await;
+}
+
+/// A blocked key is opened while four relays look at it: one gets it.
+pub async fn an_unblocked_key_is_claimed_once(fx: &dyn Fixture) {
+    for round in 0..10 {
+        let key = format!("k{round}");
+        let head = put_dead(fx, keyed(&key, "1").on_dead(posthouse_core::OnDead::Block)).await;
+        put_all(fx, line(&key, &["2", "3"])).await;
+        let mut relays = Vec::new();
+        for n in 0..4 {
+            let store = fx.store().await;
+            relays.push(async move {
+                let mut taken = Vec::new();
+                for _ in 0..5 {
+                    taken.extend(claim(&*store, &format!("w{n}"), 10).await);
+                    tokio::task::yield_now().await;
+                }
+                taken
+            });
+        }
+        let admin = fx.admin().await;
+        let (taken, opened) = tokio::join!(at_once(relays), async move {
+            match round % 3 {
+                0 => admin.resolve(head, "op", "seen").await,
+                1 => admin.discard(head, "op", "gone").await,
+                _ => admin.replay(head, "op", "again", None).await,
+            }
+        });
+        opened.unwrap();
+        let mut taken: Vec<_> = taken.into_iter().flatten().collect();
+        taken.extend(claim(&*fx.store().await, "last", 10).await);
+        let expected: &[_] = if round % 3 == 2 { &["1", "2", "3"] } else { &["2", "3"] };
+        assert_eq!(bodies(&taken), expected, "round {round}");
+        assert!(
+            taken.iter().all(|c| c.lease.token == taken[0].lease.token),
+            "one holder"
+        );
+        deliver(&*fx.store().await, &taken).await;
+    }
+}
+
+/// Retention meets an operator: what was replayed stays, whole; what was removed is gone, whole.
+pub async fn of_prune_and_replay_one_wins(fx: &dyn Fixture) {
+    let mut ids = Vec::new();
+    for n in 0..12 {
+        ids.push(put_dead(fx, keyed(&format!("k{}", n % 3), "x")).await);
+    }
+    fx.advance(DAY * 2).await;
+    let (pruner, operator, dead) = (fx.admin().await, fx.admin().await, ids.clone());
+    let pruning = tokio::spawn(async move {
+        let mut pruned = 0;
+        for _ in 0..8 {
+            pruned += pruner.prune(DAY, 2).await.unwrap().messages;
+            tokio::task::yield_now().await;
+        }
+        pruned
+    });
+    let mut replayed = Vec::new();
+    for id in dead.into_iter().rev() {
+        if won(operator.replay(id, "op", "again", None).await) {
+            replayed.push(id);
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(pruning.await.unwrap() as usize + replayed.len(), ids.len());
+    assert_eq!(count(fx).await, replayed.len());
+    assert_sound(fx, &replayed).await;
+    let admin = fx.admin().await;
+    for id in &ids {
+        let (found, attempts) = told(&*admin, *id).await;
+        let there = replayed.contains(id);
+        assert_eq!((found.is_some(), attempts.len()), (there, usize::from(there)));
+    }
+    assert_eq!(claim(&*fx.store().await, "w1", 100).await.len(), replayed.len());
+}
+
+/// Six relays meet what becomes due at one moment: each message once.
+pub async fn what_becomes_due_is_claimed_once(fx: &dyn Fixture) {
+    let some = (0..60).map(|n| match n % 3 {
+        0 => keyed(&format!("k{n}"), "x").delay(SECOND),
+        _ => message("x").delay(SECOND),
+    });
+    let ids = put_all(fx, some.collect()).await;
+    let mut relays = Vec::new();
+    for n in 0..6 {
+        let store = fx.store().await;
+        relays.push(async move {
+            let mut taken = Vec::new();
+            for _ in 0..15 {
+                taken.extend(leases(&claim(&*store, &format!("w{n}"), 4).await));
+                tokio::task::yield_now().await;
+            }
+            taken
+        });
+    }
+    let (taken, ()) = tokio::join!(at_once(relays), fx.advance(SECOND));
+    let mut taken: Vec<Lease> = taken.into_iter().flatten().collect();
+    // What is left over was in another's hands when it was looked at.
+    for _ in 0..3 {
+        taken.extend(leases(&claim(&*fx.store().await, "last", 100).await));
+    }
+    assert_eq!(taken.len(), ids.len());
+    assert_eq!(
+        taken.iter().map(|lease| lease.id).collect::<BTreeSet<_>>(),
+        ids.iter().copied().collect()
+    );
+    assert_sound(fx, &ids).await;
+}
+
+/// P6. Whoever sees a state finds the evidence of it, at every moment of a run.
+pub async fn no_state_is_seen_without_its_evidence(fx: &dyn Fixture) {
+    let ids = put_all(fx, vec![message("x"); 60]).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut observers = Vec::new();
+    for observer in 0..2 {
+        let (admin, over, ids) = (fx.admin().await, over.clone(), ids.clone());
+        observers.push(async move {
+            while !over.load(Ordering::SeqCst) {
+                for id in ids.iter().skip(observer) {
+                    // What is read first may be older than its evidence, never younger.
+                    let seen = admin.find(*id).await.unwrap().expect("it is never in between");
+                    let rows = admin.attempts(*id).await.unwrap();
+                    let ended = usize::from(seen.state != State::Leased);
+                    assert!(rows.len() + 1 >= seen.attempts as usize + ended, "{seen:?} {rows:?}");
+                }
+            }
+        });
+    }
+    let store = fx.store().await;
+    let working = async {
+        for batch in 0..12_usize {
+            let held = leases(&claim(&*store, "w1", 10).await);
+            let end = |(n, lease): (usize, &Lease)| match (n + batch) % 3 {
+                0 => failed_again(lease, 2),
+                _ => delivered(lease),
+            };
+            let batch: Vec<Settlement> = held.iter().enumerate().map(end).collect();
+            settle_all(&*store, &batch).await;
+            tokio::task::yield_now().await;
+        }
+        over.store(true, Ordering::SeqCst);
+    };
+    tokio::join!(at_once(observers), working);
+    assert_sound(fx, &ids).await;
+}
+
+/// Producers that take no turns commit while relays look: whoever finds the key, all its leases are one claim's.
+pub async fn of_late_commits_and_claims_one_holds_the_key(fx: &dyn Fixture) {
+    let (stores, parallel) = (handles(fx, 4).await, parallel_callers(fx).await);
+    for round in 0..25 {
+        let mut late = Vec::new();
+        if parallel {
+            for n in 0..3 {
+                let mut tx = fx.begin().await;
+                tx.enqueue(keyed("k", &n.to_string()).relaxed()).await.unwrap();
+                late.push(async move { tx.commit().await.unwrap() });
+            }
+        }
+        put(fx, keyed("k", "3").relaxed()).await;
+        let relays = stores.iter().cloned().enumerate().map(|(n, store)| async move {
+            let mut taken = Vec::new();
+            for _ in 0..4 {
+                taken.extend(claim(&*store, &format!("w{n}"), 10).await);
+            }
+            taken
+        });
+        let (taken, _) = tokio::join!(at_once(relays.collect()), at_once(late));
+        let taken: Vec<_> = taken.into_iter().flatten().collect();
+        assert!(!taken.is_empty(), "round {round}");
+        assert!(
+            taken.iter().all(|c| c.lease.token == taken[0].lease.token),
+            "round {round}: two claims hold a key"
+        );
+        deliver(&*stores[0], &taken).await;
+        deliver(&*stores[0], &claim(&*stores[0], "last", 10).await).await;
+    }
+}

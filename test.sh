@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# The front door: everything that must hold, in one command. What CI runs is what you run.
+#
+#   ./test.sh          all of it
+#   ./test.sh fast     formatting, lints and tests of the core alone; no server
+#
+# On a bare Debian with Rust and a C compiler it installs what is missing from Debian's packages (when it may), starts a
+# private PostgreSQL (own data folder, free port, loopback only), runs everything, and stops what it started, by process id.
+# It needs no server that somebody else started. A part that cannot run is named, and fails.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. scripts/postgres.sh
+
+mode=${1:-all}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/posthouse-test.XXXXXX")
+times=()
+
+stop() {
+    local status=$?
+    stop_postgres
+    rm -rf "$scratch"
+    printf '\n%s\n' "minutes per stage:"
+    printf '  %s\n' "${times[@]:-none}"
+    if [ "$status" -eq 0 ]; then echo "all passed"; else echo "FAILED (exit $status)"; fi
+    exit "$status"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
+
+stage() {
+    local name=$1 start=$SECONDS status=0
+    shift
+    printf '\n== %s\n' "$name"
+    "$@" || status=$?
+    times+=("$(printf '%5.1f  %s' "$(echo "$((SECONDS - start))" | awk '{print $1 / 60}')" "$name")")
+    return "$status"
+}
+
+install_missing() {
+    local missing=()
+    [ -n "$(find_postgres)" ] || missing+=(postgresql)
+    command -v psql >/dev/null || missing+=(postgresql-client)
+    [ -x /usr/bin/python3 ] || missing+=(python3)
+    /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing+=(python3-psycopg)
+    [ ${#missing[@]} -gt 0 ] || { echo "nothing is missing"; return; }
+    echo "missing: ${missing[*]}"
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        echo "cannot install them here: run 'apt-get install ${missing[*]}' as root, then ./test.sh again" >&2
+        return 1
+    fi
+    # Packages must not start services of their own: refuse it for the time of the install, and never make a cluster.
+    local policy=/usr/sbin/policy-rc.d made_policy=no
+    if [ ! -e "$policy" ]; then printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod +x "$policy"; made_policy=yes; fi
+    mkdir -p /etc/postgresql-common
+    [ -e /etc/postgresql-common/createcluster.conf ] || echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+    local status=0
+    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"; } >"$scratch/apt.log" 2>&1 || status=$?
+    [ "$made_policy" = no ] || rm -f "$policy"
+    [ "$status" -eq 0 ] || tail -n 20 "$scratch/apt.log" >&2
+    return "$status"
+}
+
+private_postgres() {
+    start_postgres "$scratch" fast
+    export POSTHOUSE_TEST_POSTGRES=$PG_URL POSTHOUSE_TEST_PSQL=$PG_BIN/psql POSTHOUSE_TEST_PYTHON=/usr/bin/python3
+    echo "PostgreSQL from $PG_BIN at $PG_URL"
+}
+
+format() { cargo fmt --all --check; }
+lints() { cargo clippy --workspace --all-targets --features posthouse-postgres/sqlx --quiet -- -D warnings; }
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features posthouse-postgres/sqlx; }
+doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres/sqlx; }
+
+tests() {
+    local features=(--features posthouse-postgres/sqlx)
+    if cargo nextest --version >/dev/null 2>&1; then
+        cargo nextest run "$@" "${features[@]}" --no-fail-fast --status-level fail --final-status-level fail
+    else
+        cargo test "$@" "${features[@]}" --lib --bins --tests --no-fail-fast --quiet
+    fi
+}
+
+case $mode in
+    fast)
+        stage "formatting" format
+        stage "core" cargo test -p posthouse-core --lib --quiet
+        ;;
+    all)
+        stage "formatting" format
+        stage "missing packages" install_missing
+        stage "private PostgreSQL" private_postgres
+        stage "lints" lints
+        stage "tests" tests --workspace
+        stage "documentation" docs
+        stage "documentation examples" doc_tests
+        ;;
+    *)
+        echo "usage: ./test.sh [all|fast]" >&2
+        exit 2
+        ;;
+esac
