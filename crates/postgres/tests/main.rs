@@ -1,6 +1,7 @@
 //! The PostgreSQL store: the shared suite, and what is PostgreSQL's own.
 
 mod contract;
+mod controls;
 mod documentation;
 mod fixture;
 

@@ -1,5 +1,8 @@
 //! The command as its users meet it: the built program, run with arguments, judged by its exit code and its two streams.
 
+// A helper of a test fails by panicking, like the test itself.
+#![allow(clippy::unwrap_used)]
+
 mod demo;
 mod refusals;
 mod round_trip;

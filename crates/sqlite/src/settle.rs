@@ -1,7 +1,7 @@
 //! Settle and renew: everything behind the fence. What becomes of a message was decided before; here it is performed.
 
 use posthouse_core::{
-    Error, Lease, Renewal, Settlement, State, Verdict,
+    Error, Lease, LeaseToken, Limits, Renewal, Settlement, State, Verdict,
     settlement::Next,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -160,11 +160,15 @@ impl Settling<'_> {
             Next::Dead(reason) => to_dead(self.tx, &record, Some(reason), self.now),
             Next::Pending(due_in) => {
                 let released_by = settlement.step.evidence.is_none().then_some(settlement.lease.token);
-                let due_at = clock::later(self.now, due_in);
-                let waiting = Waiting { due_at, changed_at: Some(self.now), released_by };
-                to_pending(self.tx, &record, waiting, self.now).map(|()| true)
+                self.put_back(&record, due_in, released_by).map(|()| true)
             }
         }
+    }
+
+    fn put_back(&self, record: &Record, due_in: Duration, released_by: Option<LeaseToken>) -> Result<(), Error> {
+        let due_at = clock::later(self.now, due_in);
+        let waiting = Waiting { due_at, changed_at: Some(self.now), released_by };
+        to_pending(self.tx, record, waiting, self.now)
     }
 
     /// One line of evidence, if the lease counted.
@@ -189,22 +193,22 @@ impl Settling<'_> {
         run(self.tx, ATTEMPT, values).map(|_| ())
     }
 
-    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it. An
+    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it. None of
+    /// them was sent, so none is counted, however often it happens. A lease that ran out is left to the repairer, and an
     /// expiry says nothing about the rest, which expires by itself.
     fn release_rest(&mut self, settlement: &Settlement, record: &Record, key: &Key) -> Result<(), Error> {
         if settlement.is_expiry() {
             return Ok(());
         }
         for lease in self.rest_of_run(settlement, record, key)? {
-            let in_batch = self.batch.iter().any(|other| other.lease.seq == lease.seq);
-            // Past its deadline it is still ours to release: nobody else has settled it.
-            let held = match in_batch {
-                true => None,
-                false => self.take(&lease, false)?.map_or_else(|| self.take(&lease, true), |held| Ok(Some(held)))?,
-            };
-            if let Some(held) = held {
-                self.perform(&Settlement::released(&lease, Duration::ZERO), &held)?;
+            if self.batch.iter().any(|other| other.lease.seq == lease.seq) {
+                continue;
             }
+            let Some(Held { mut record, .. }) = self.take(&lease, false)? else { continue };
+            record.standing.state = State::Pending;
+            record.standing.attempts = record.standing.attempts.saturating_sub(1);
+            record.standing.releases = (record.standing.releases + 1).min(Limits::FREE_RELEASES);
+            self.put_back(&record, Duration::ZERO, Some(lease.token))?;
         }
         Ok(())
     }

@@ -105,17 +105,19 @@ fn every_flaw_has_a_control() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn temp_matrix() {
     for flaw in Flaw::ALL {
         let mut hit = Vec::new();
         for (area, case, run) in suite::CASES {
+            if ["enqueue","dedupe","claim","lease","settle","operator"].contains(area) { continue; }
             let run = *run;
             let fixture = MemoryFixture::with_flaw(flaw);
             let running = tokio::spawn(async move { run(&fixture).await });
             let abort = running.abort_handle();
-            let ok = matches!(tokio::time::timeout(Duration::from_secs(4), running).await, Ok(Ok(())));
+            let ok = matches!(tokio::time::timeout(Duration::from_secs(3), running).await, Ok(Ok(())));
             abort.abort();
+            if !["enqueue","dedupe","claim","lease","settle","operator"].contains(area) {eprintln!("CASE {flaw:?} {area}::{case} {}", if ok {"passes"} else {"CAUGHT"});}
             if !ok { hit.push(format!("{area}::{case}")); }
         }
         eprintln!("MATRIX {flaw:?} {hit:#?}");

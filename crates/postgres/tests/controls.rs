@@ -1,0 +1,172 @@
+//! Negative controls on the real thing: the SQL of the store with one mistake planted in it. Each must be noticed by the cases
+//! named for it; a suite that cannot fail proves nothing.
+
+use posthouse_postgres::sql;
+use posthouse_testkit::suite;
+use std::time::Duration;
+
+use crate::fixture::PostgresFixture;
+
+/// A mistake: what it is, the file, the text that is replaced, by what, and the cases that must fail.
+struct Mistake {
+    name: &'static str,
+    file: &'static str,
+    right: &'static str,
+    wrong: &'static str,
+    cases: &'static [&'static str],
+}
+
+const MISTAKES: [Mistake; 11] = [
+    Mistake {
+        name: "no fence",
+        file: "settle",
+        right: "l.seq = i.seq AND l.token = i.token AND",
+        wrong: "l.seq = i.seq AND",
+        cases: &[
+            "stale_token_is_refused_by_settle",
+            "workers_of_one_name_are_told_apart",
+            "a_foreign_token_is_refused",
+        ],
+    },
+    Mistake {
+        name: "fence by worker",
+        file: "settle",
+        right: "l.token = i.token",
+        wrong: "l.worker = coalesce((SELECT max(x.worker) FROM attempt x WHERE x.token = i.token), l.worker)",
+        cases: &["workers_of_one_name_are_told_apart"],
+    },
+    Mistake {
+        name: "no deadline",
+        file: "settle",
+        right: "AND l.until > t",
+        wrong: "",
+        cases: &["an_expired_lease_cannot_be_used"],
+    },
+    Mistake {
+        name: "repair without guard",
+        file: "settle",
+        right: "AND (l.until > t) = (i.outcome <> 6)",
+        wrong: "",
+        cases: &["a_renewed_lease_is_not_expired", "the_deadline_belongs_to_the_repairer"],
+    },
+    Mistake {
+        name: "renewal without fence",
+        file: "renew_lease",
+        right: "ON l.seq = i.seq AND l.token = i.token",
+        wrong: "ON l.seq = i.seq",
+        cases: &["stale_token_is_refused_by_renew"],
+    },
+    Mistake {
+        name: "count-based key limit",
+        file: "claim",
+        right: "AND b.token <> p_token",
+        wrong: "AND false",
+        cases: &[
+            "a_key_belongs_to_one_claim_at_a_time",
+            "a_run_half_settled_still_holds_its_key",
+        ],
+    },
+    Mistake {
+        name: "cursor polling",
+        file: "claim",
+        right: "oldest := pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+        wrong: "oldest := 9223372036854775807",
+        cases: &["commits_in_reverse_order_are_all_claimed"],
+    },
+    Mistake {
+        name: "dedupe that forgets",
+        file: "find_twins",
+        right: "dedupe_ended(d.id, d.ended_at) + lifetime <= p_now AS free",
+        wrong: "dedupe_ended(d.id, d.ended_at) IS NOT NULL AS free",
+        cases: &["the_lifetime_starts_when_the_message_ends", "the_key_outlives_the_body"],
+    },
+    Mistake {
+        name: "attempts counted at settle",
+        file: "claim",
+        right: "d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker",
+        wrong: "d.attempts, d.generation, d.bytes, d.max_attempts, d.releases, p_worker",
+        cases: &[
+            "death_on_the_last_attempt_ends_in_dead",
+            "attempts_are_gapless_and_epochs_rise",
+        ],
+    },
+    Mistake {
+        name: "no turns",
+        file: "enqueue_many",
+        right: "PERFORM take_turns(p_namespace, p_tenant, p_order_key, p_relaxed);",
+        wrong: "NULL;",
+        cases: &["strict_producers_take_turns"],
+    },
+    Mistake {
+        name: "a retry keeps the rest of its run",
+        file: "settle",
+        right: "IF back THEN PERFORM release_rest(p_seq, p_token, t); END IF;",
+        wrong: "",
+        cases: &["a_failure_in_a_run_releases_the_rest"],
+    },
+];
+
+/// A store with the mistake planted.
+async fn planted(mistake: &Mistake) -> PostgresFixture {
+    let fx = PostgresFixture::new().await;
+    let (_, text) = sql::FUNCTIONS
+        .iter()
+        .find(|(name, _)| *name == mistake.file)
+        .expect("the file");
+    assert!(
+        text.contains(mistake.right),
+        "{}: the text to replace is gone from {}.sql",
+        mistake.name,
+        mistake.file
+    );
+    let flawed = text
+        .replace(mistake.right, mistake.wrong)
+        .replace("search_path = posthouse,", &format!("search_path = {},", fx.schema));
+    fx.run(&flawed).await;
+    fx
+}
+
+/// Whether the case passes. One that hangs does not.
+async fn passes(case: &str, fx: PostgresFixture) -> bool {
+    let run = suite::find(case);
+    let running = tokio::spawn(async move { run(&fx).await });
+    matches!(tokio::time::timeout(Duration::from_secs(60), running).await, Ok(Ok(())))
+}
+
+async fn is_noticed(name: &str) {
+    let mistake = MISTAKES.iter().find(|m| m.name == name).expect("the mistake");
+    for case in mistake.cases {
+        assert!(
+            !passes(case, planted(mistake).await).await,
+            "{case} does not notice: {name}"
+        );
+    }
+}
+
+macro_rules! controls {
+    ($($test:ident: $name:literal),* $(,)?) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $test() {
+            is_noticed($name).await;
+        })*
+
+        #[test]
+        fn every_mistake_has_its_test() {
+            assert_eq!(MISTAKES.map(|m| m.name), [$($name),*]);
+        }
+    };
+}
+
+controls! {
+    no_fence_is_noticed: "no fence",
+    a_fence_by_worker_is_noticed: "fence by worker",
+    no_deadline_is_noticed: "no deadline",
+    repair_without_guard_is_noticed: "repair without guard",
+    renewal_without_fence_is_noticed: "renewal without fence",
+    a_count_based_key_limit_is_noticed: "count-based key limit",
+    cursor_polling_is_noticed: "cursor polling",
+    a_forgetful_dedupe_is_noticed: "dedupe that forgets",
+    attempts_counted_at_settle_are_noticed: "attempts counted at settle",
+    missing_turns_are_noticed: "no turns",
+    a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",
+}
