@@ -162,6 +162,16 @@ CREATE TABLE posthouse.dead (
     note         text
 );
 
+-- Declared delivered by an operator: where they stood, because no attempt says it.
+CREATE TABLE posthouse.resolved (
+    seq          bigint PRIMARY KEY,
+    at           timestamptz NOT NULL,
+    epoch        int NOT NULL,
+    attempts     int NOT NULL,
+    generation   int NOT NULL,
+    max_attempts smallint NOT NULL
+);
+
 -- Dedupe keys outlive the bodies. `ended_at` is set when the body is pruned.
 CREATE TABLE posthouse.dedupe (
     key_hash bytea PRIMARY KEY,

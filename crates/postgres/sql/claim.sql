@@ -164,11 +164,12 @@ BEGIN
     PERFORM unpark(p_not_topics, p_batch);
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
-    FOR round IN 1..7 LOOP
+    -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
+    FOR round IN 1..8 LOOP
         EXIT WHEN left_rows = 0 OR left_bytes <= 0;
-        IF round IN (1, 7) THEN
+        IF round IN (1, 7, 8) THEN
             SELECT k.picks, k.bytes INTO picks, picked_bytes
-            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics) k;
+            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics) k;
             CONTINUE WHEN picks IS NULL;
             RETURN QUERY
             WITH d AS (DELETE FROM keyed k WHERE k.ctid = ANY (picks) RETURNING k.*),
@@ -282,12 +283,12 @@ BEGIN
     END IF;
 END $$;
 
--- Locks free keys and answers where the messages of their runs are. Claims and operators take a key by an advisory lock
+-- Locks free keys and answers where the messages of their runs are; so many keys that runs of p_depth fill the batch. Claims and operators take a key by an advisory lock
 -- until commit; a lock on its head would not do, because a relaxed producer or a retry can put another message before the
 -- head at any time. Two statements on purpose: the second one's snapshot is taken under the lock, so it sees whatever the
 -- last holder of the key committed.
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
-    p_most int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
+    p_most int, p_depth int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     OUT picks tid[], OUT bytes bigint)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -309,7 +310,7 @@ BEGIN
         lanes := keyed_lanes(ranges.los, ranges.his, 64);
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
-    keys_each := greatest(1, p_most / cardinality(lanes));
+    keys_each := greatest(1, p_most / p_depth / cardinality(lanes));
     visits := 4 * keys_each + greatest(64, 4096 / cardinality(lanes));
 
     -- Heads that lapsed make way for the next of their key: look again, a few times.
@@ -347,7 +348,7 @@ BEGIN
         l := NULL;
     END LOOP;
     IF l IS NULL THEN RETURN; END IF;
-    share := greatest(1, p_most / cardinality(l));
+    share := greatest(1, least(p_depth, p_most), p_most / cardinality(l));
 
     -- 2: with a fresh snapshot, the run of due messages from each head on; nothing if the head is no longer the first of its
     -- key, or if any message of the key is leased by somebody else.

@@ -31,16 +31,18 @@ CREATE OR REPLACE VIEW posthouse.live AS
 CREATE OR REPLACE VIEW posthouse.messages AS
     SELECT m.id, m.seq, m.tenant, m.namespace, m.topic, m.order_key, m.dedupe_key,
            coalesce(v.state, 'done') AS state, posthouse.reason_word(v.reason) AS reason,
-           coalesce(v.attempts, a.attempt, 0) AS attempts, coalesce(v.epoch, a.epoch, 0)::bigint AS epoch, coalesce(v.generation, a.generation, 1) AS generation,
+           coalesce(v.attempts, r.attempts, a.attempt, 0) AS attempts, coalesce(v.epoch, r.epoch, a.epoch, 0)::bigint AS epoch,
+           coalesce(v.generation, r.generation, a.generation, 1) AS generation,
            v.worker, v.until AS lease_until, v.due_at, m.created_at,
            greatest(m.created_at, a.finished_at, v.started_at, v.at, o.at) AS updated_at,
-           CASE WHEN v.seq IS NULL THEN coalesce(greatest(a.finished_at, o.at), m.created_at) ELSE v.at END AS finished_at,
+           CASE WHEN v.seq IS NULL THEN coalesce(r.at, a.finished_at, m.created_at) ELSE v.at END AS finished_at,
            a.code AS last_code, a.error AS last_error, m.digest,
-           coalesce(v.max_attempts, a.max_attempts, (SELECT s.max_attempts FROM posthouse.settings s))::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
+           coalesce(v.max_attempts, r.max_attempts, a.max_attempts, 0)::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
            m.content_type, octet_length(m.payload)::bigint AS bytes, posthouse.kind_word(m.kind) AS kind, m.parent, v.note
     FROM posthouse.message m
     LEFT JOIN LATERAL (SELECT l.* FROM posthouse.live l WHERE l.seq = m.seq) v ON true
     LEFT JOIN LATERAL (SELECT x.* FROM posthouse.attempt x WHERE x.seq = m.seq ORDER BY x.epoch DESC LIMIT 1) a ON true
+    LEFT JOIN posthouse.resolved r ON r.seq = m.seq
     LEFT JOIN LATERAL (SELECT max(x.at) AS at FROM posthouse.audit x WHERE x.message_id = m.id AND x.action <> 'outbox_flush_conflict') o ON true;
 
 CREATE OR REPLACE VIEW posthouse.attempts AS

@@ -131,8 +131,12 @@ END $$;
 -- States that a message was delivered. The receipt is kept in the audit.
 CREATE OR REPLACE FUNCTION posthouse.resolve(id uuid, actor text, receipt text DEFAULT '') RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    x record;
 BEGIN
-    PERFORM take_out(resolve.id, 'resolve', actor, ARRAY['pending', 'dead', 'quarantined']);
+    SELECT * INTO x FROM take_out(resolve.id, 'resolve', actor, ARRAY['pending', 'dead', 'quarantined']);
+    INSERT INTO resolved (seq, at, epoch, attempts, generation, max_attempts)
+    VALUES ((x.message).seq, clock(), x.epoch, x.attempts, x.generation, x.max_attempts);
     PERFORM write_audit(resolve.id, actor, 'resolve', receipt);
     RETURN 'done';
 END $$;

@@ -8,8 +8,8 @@ DECLARE
     seqs bigint[];
 BEGIN
     seqs := ARRAY(
-        SELECT m.seq FROM message m JOIN messages v ON v.seq = m.seq
-        WHERE m.created_at <= t - p_older AND v.state IN ('done', 'dead') AND v.finished_at <= t - p_older
+        SELECT m.seq FROM message m JOIN messages v ON v.seq = m.seq LEFT JOIN dead d ON d.seq = m.seq
+        WHERE m.created_at <= t - p_older AND v.state IN ('done', 'dead') AND v.finished_at <= t - p_older AND NOT coalesce(d.blocking, false)
         ORDER BY m.seq LIMIT p_most FOR UPDATE OF m SKIP LOCKED);
     -- An operator may be replaying one: lock what is dead, then look again.
     PERFORM FROM dead d WHERE d.seq = ANY (seqs) ORDER BY d.seq FOR UPDATE;
@@ -19,6 +19,7 @@ BEGIN
     UPDATE dedupe d SET ended_at = v.finished_at FROM messages v WHERE v.seq = ANY (seqs) AND v.dedupe_key IS NOT NULL AND d.id = v.id;
     DELETE FROM dead d WHERE d.seq = ANY (seqs);
     DELETE FROM receipt r WHERE r.seq = ANY (seqs);
+    DELETE FROM resolved r WHERE r.seq = ANY (seqs);
     DELETE FROM attempt a WHERE a.seq = ANY (seqs);
     DELETE FROM message m WHERE m.seq = ANY (seqs);
     GET DIAGNOSTICS prune.messages = ROW_COUNT;

@@ -26,8 +26,8 @@ pub fn from_sqlstate(state: &str, message: &str, detail: Option<&str>, hint: Opt
         "3F000" | "42P01" | "42883" => Error::Schema(format!(
             "the database has no usable Posthouse schema ({message}); run `posthouse migrate`"
         )),
-        // Shut down, cannot connect now, too many connections, read-only standby.
-        "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
+        // Shut down, cannot connect now, too many connections, read-only standby; not allowed in.
+        "42501" | "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
         s if s.starts_with("08") || s.starts_with("28") || s.starts_with("3D") => Error::Unavailable(source),
         _ => Error::Internal(source),
     }

@@ -141,9 +141,9 @@ impl Fixture for PostgresFixture {
     }
 
     async fn dump(&self) -> String {
-        const TABLES: [&str; 12] = [
+        const TABLES: [&str; 13] = [
             "message", "ready", "sched", "parked", "keyed", "leased", "attempt", "dead", "dedupe", "audit", "receipt",
-            "settings",
+            "resolved", "settings",
         ];
         let mut lines = Vec::new();
         for table in TABLES {

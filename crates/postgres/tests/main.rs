@@ -1,5 +1,8 @@
 //! The PostgreSQL store: the shared suite, and what is PostgreSQL's own.
 
+// Test code fails by panicking.
+#![allow(clippy::unwrap_used)]
+
 mod contract;
 mod controls;
 mod documentation;

@@ -50,6 +50,7 @@ CREATE TABLE posthouse_message (
     created_at   INTEGER NOT NULL,
     due_at       INTEGER NOT NULL,
     deliver_by   INTEGER,
+    bytes        INTEGER NOT NULL,
     payload      BLOB NOT NULL
 ) STRICT;
 

@@ -19,13 +19,21 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     NULL
 WHERE 0;
 
--- The same again, checked. A program that checks messages itself (the Rust crate does) inserts here.
+-- The same again, checked and measured. A program that checks messages itself (the Rust crate does) inserts here,
 CREATE VIEW posthouse_accepted (
     topic, payload, content_type, tenant, namespace, order_key, dedupe_key, headers, delay, deliver_in, id,
-    on_duplicate, max_attempts, on_dead, dedupe_for, digest, kind, parent, destination, now
+    max_attempts, on_dead, dedupe_for, digest, kind, parent, destination, bytes, now
 ) AS
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     NULL
+WHERE 0;
+
+-- or here, if the message is due at once and has neither an order key nor a dedupe key.
+CREATE VIEW posthouse_plain (
+    topic, payload, content_type, tenant, namespace, headers, deliver_in, id, max_attempts, on_dead, digest, kind,
+    parent, destination, bytes, now
+) AS
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 WHERE 0;
 
 -- First: defaults and forms. An id may come as 16 bytes or as text; without unhex() (3.41), text becomes bytes by
@@ -239,43 +247,47 @@ BEGIN
 
     INSERT INTO posthouse_accepted VALUES (
         NEW.topic, NEW.payload, NEW.content_type, NEW.tenant, NEW.namespace, NEW.order_key, NEW.dedupe_key, NEW.headers,
-        NEW.delay, NEW.deliver_in, NEW.id, NEW.on_duplicate, NEW.max_attempts, NEW.on_dead, NEW.dedupe_for, NEW.digest,
-        NEW.kind, NEW.parent, NEW.destination, NEW.now
+        NEW.delay, NEW.deliver_in, NEW.id, NEW.max_attempts, NEW.on_dead, NEW.dedupe_for, NEW.digest, NEW.kind,
+        NEW.parent, NEW.destination, length(NEW.payload), NEW.now
     );
 END;
 
--- Third: a message that is new is written and takes its place; one that is not writes nothing. Nothing here raises an
--- error: a statement that may fail after its first change makes SQLite keep a journal of each page for it.
--- Two kinds, because even an INSERT ... SELECT that finds nothing opens every index of its table: the plain message, due
--- at once and without keys, comes first and pays for nothing else.
-CREATE TRIGGER posthouse_accepted_plain INSTEAD OF INSERT ON posthouse_accepted
-WHEN NEW.order_key IS NULL AND NEW.dedupe_key IS NULL AND NEW.delay <= 0
-    AND NOT EXISTS (SELECT 1 FROM posthouse_message WHERE id = NEW.id)
+-- Third: a message that is new is written and takes its place; one that is not writes nothing.
+-- No error is raised here and no function is called: either would make SQLite keep a journal of every page that the
+-- statement touches. Two kinds, because each trigger costs as much memory as it has columns and indexes to open, also when
+-- its condition is false: the plain message pays for nothing else.
+CREATE TRIGGER posthouse_plain_insert INSTEAD OF INSERT ON posthouse_plain
+WHEN NOT EXISTS (SELECT 1 FROM posthouse_message WHERE id = NEW.id)
 BEGIN
     INSERT INTO posthouse_lane (namespace, tenant)
     VALUES (NEW.namespace, NEW.tenant)
     ON CONFLICT (namespace, tenant) DO NOTHING;
     INSERT INTO posthouse_message (
-        id, lane, topic, order_key, dedupe_key, content_type, headers, kind, parent, destination, on_dead, max_attempts,
-        digest, dedupe_for, created_at, due_at, deliver_by, payload
+        id, lane, topic, content_type, headers, kind, parent, destination, on_dead, max_attempts, digest, created_at,
+        due_at, deliver_by, bytes, payload
     )
     VALUES (
         NEW.id, (SELECT lane FROM posthouse_lane WHERE namespace = NEW.namespace AND tenant = NEW.tenant), NEW.topic,
-        NEW.order_key, NEW.dedupe_key, NEW.content_type, NEW.headers, NEW.kind, NEW.parent, NEW.destination,
-        NEW.on_dead, NEW.max_attempts, NEW.digest, CASE WHEN NEW.dedupe_key IS NOT NULL THEN NEW.dedupe_for END,
-        NEW.now, NEW.now + NEW.delay, NEW.now + NEW.deliver_in, NEW.payload
+        NEW.content_type, NEW.headers, NEW.kind, NEW.parent, NEW.destination, NEW.on_dead, NEW.max_attempts, NEW.digest,
+        NEW.now, NEW.now, NEW.now + NEW.deliver_in, NEW.bytes, NEW.payload
     );
     INSERT INTO posthouse_ready (
         lane, pos, seq, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped
     )
-    VALUES (
-        (SELECT lane FROM posthouse_lane WHERE namespace = NEW.namespace AND tenant = NEW.tenant),
-        last_insert_rowid(), last_insert_rowid(), length(NEW.payload), 0, NEW.max_attempts, 0, 1, 0,
-        NEW.now + NEW.deliver_in, 0
+    SELECT lane, seq, seq, bytes, 0, max_attempts, 0, 1, 0, deliver_by, 0
+    FROM posthouse_message
+    WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER posthouse_accepted_plain INSTEAD OF INSERT ON posthouse_accepted
+WHEN NEW.order_key IS NULL AND NEW.dedupe_key IS NULL AND NEW.delay <= 0
+BEGIN
+    INSERT INTO posthouse_plain VALUES (
+        NEW.topic, NEW.payload, NEW.content_type, NEW.tenant, NEW.namespace, NEW.headers, NEW.deliver_in, NEW.id,
+        NEW.max_attempts, NEW.on_dead, NEW.digest, NEW.kind, NEW.parent, NEW.destination, NEW.bytes, NEW.now
     );
 END;
 
--- The other kind. None of the tables below gives last_insert_rowid() another value than the number of the message.
 CREATE TRIGGER posthouse_accepted_other INSTEAD OF INSERT ON posthouse_accepted
 WHEN (NEW.order_key IS NOT NULL OR NEW.dedupe_key IS NOT NULL OR NEW.delay > 0)
     AND NOT EXISTS (SELECT 1 FROM posthouse_message WHERE id = NEW.id)
@@ -291,13 +303,13 @@ BEGIN
     ON CONFLICT (namespace, tenant) DO NOTHING;
     INSERT INTO posthouse_message (
         id, lane, topic, order_key, dedupe_key, content_type, headers, kind, parent, destination, on_dead, max_attempts,
-        digest, dedupe_for, created_at, due_at, deliver_by, payload
+        digest, dedupe_for, created_at, due_at, deliver_by, bytes, payload
     )
     VALUES (
         NEW.id, (SELECT lane FROM posthouse_lane WHERE namespace = NEW.namespace AND tenant = NEW.tenant), NEW.topic,
         NEW.order_key, NEW.dedupe_key, NEW.content_type, NEW.headers, NEW.kind, NEW.parent, NEW.destination,
         NEW.on_dead, NEW.max_attempts, NEW.digest, CASE WHEN NEW.dedupe_key IS NOT NULL THEN NEW.dedupe_for END,
-        NEW.now, NEW.now + NEW.delay, NEW.now + NEW.deliver_in, NEW.payload
+        NEW.now, NEW.now + NEW.delay, NEW.now + NEW.deliver_in, NEW.bytes, NEW.payload
     );
 
     -- A dedupe key whose lifetime is over is free.
@@ -308,21 +320,21 @@ BEGIN
     INSERT INTO posthouse_dedupe (lane, topic, key, seq, id, digest, lifetime)
     SELECT lane, topic, dedupe_key, seq, id, digest, dedupe_for
     FROM posthouse_message
-    WHERE seq = last_insert_rowid() AND dedupe_key IS NOT NULL;
+    WHERE id = NEW.id AND dedupe_key IS NOT NULL;
 
     INSERT INTO posthouse_ready (
         lane, pos, seq, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped
     )
-    SELECT lane, seq, seq, length(payload), 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
+    SELECT lane, seq, seq, bytes, 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
     FROM posthouse_message
-    WHERE seq = last_insert_rowid() AND order_key IS NULL AND due_at <= created_at;
+    WHERE id = NEW.id AND order_key IS NULL AND due_at <= created_at;
 
     INSERT INTO posthouse_sched (
         seq, lane, wake_at, due_at, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped
     )
-    SELECT seq, lane, due_at, due_at, length(payload), 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
+    SELECT seq, lane, due_at, due_at, bytes, 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
     FROM posthouse_message
-    WHERE seq = last_insert_rowid() AND order_key IS NULL AND due_at > created_at;
+    WHERE id = NEW.id AND order_key IS NULL AND due_at > created_at;
 
     -- It is the head of its key when nothing of the key is pending, leased, or dead and blocking.
     INSERT INTO posthouse_keyed (
@@ -333,16 +345,16 @@ BEGIN
         lane, order_key, seq, seq,
         CASE WHEN head AND due_at <= created_at THEN 1 END,
         CASE WHEN head AND due_at > created_at THEN due_at END,
-        due_at, length(payload), 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
+        due_at, bytes, 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
     FROM (
         SELECT
-            m.*,
+            m.lane, m.order_key, m.seq, m.due_at, m.created_at, m.bytes, m.max_attempts, m.deliver_by, m.dedupe_key,
             NOT EXISTS (SELECT 1 FROM posthouse_keyed AS k WHERE k.lane = m.lane AND k.key = m.order_key)
             AND NOT EXISTS (SELECT 1 FROM posthouse_leased AS h WHERE h.lane = m.lane AND h.key = m.order_key)
             AND NOT EXISTS (
                 SELECT 1 FROM posthouse_dead AS d WHERE d.lane = m.lane AND d.key = m.order_key AND d.blocks = 1
             ) AS head
         FROM posthouse_message AS m
-        WHERE m.seq = last_insert_rowid() AND m.order_key IS NOT NULL
+        WHERE m.id = NEW.id AND m.order_key IS NOT NULL
     );
 END;

@@ -58,7 +58,7 @@ SELECT
     a.code AS last_code,
     a.error AS last_error,
     m.content_type AS content_type,
-    length(m.payload) AS bytes,
+    m.bytes AS bytes,
     m.digest AS digest,
     m.kind AS kind,
     m.parent AS parent,

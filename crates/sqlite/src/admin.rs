@@ -36,7 +36,9 @@ const TEXT_CHARS: usize = 512;
 impl Admin for Sqlite {
     async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error> {
         self.read(move |db| {
-            let found = db.prepare_cached(FIND)?.query_row([id.0.as_bytes()], rows::message_view);
+            let found = db
+                .prepare_cached(FIND)?
+                .query_row([id.0.as_bytes()], rows::message_view);
             found.optional()
         })
         .await
@@ -48,7 +50,8 @@ impl Admin for Sqlite {
     }
 
     async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error> {
-        self.read(move |db| all(db, ATTEMPTS, params![id.0.as_bytes()], rows::attempt)).await
+        self.read(move |db| all(db, ATTEMPTS, params![id.0.as_bytes()], rows::attempt))
+            .await
     }
 
     async fn replay(
@@ -59,22 +62,26 @@ impl Admin for Sqlite {
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
         let verb = Verb::new(id, "replay", Event::Replay, actor, reason)?;
-        self.write(move |tx| verb.run(tx, |tx, found, step| found.replay(tx, step, deliver_in))).await
+        self.write(move |tx| verb.run(tx, |tx, found, step| found.replay(tx, step, deliver_in)))
+            .await
     }
 
     async fn quarantine(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
         let verb = Verb::new(id, "quarantine", Event::Quarantine, actor, note)?;
-        self.write(move |tx| verb.run(tx, |tx, found, step| found.bury(tx, step, None))).await
+        self.write(move |tx| verb.run(tx, |tx, found, step| found.bury(tx, step, None)))
+            .await
     }
 
     async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
         let verb = Verb::new(id, "cancel", Event::Cancel, actor, reason)?;
-        self.write(move |tx| verb.run(tx, |tx, found, step| found.bury(tx, step, Some(DeadReason::Cancelled)))).await
+        self.write(move |tx| verb.run(tx, |tx, found, step| found.bury(tx, step, Some(DeadReason::Cancelled))))
+            .await
     }
 
     async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
         let verb = Verb::new(id, "resolve", Event::Resolve, actor, receipt)?;
-        self.write(move |tx| verb.run(tx, |tx, found, step| to_resolved(tx, &found.moved(step), found.now))).await
+        self.write(move |tx| verb.run(tx, |tx, found, step| to_resolved(tx, &found.moved(step), found.now)))
+            .await
     }
 
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
@@ -90,7 +97,8 @@ impl Admin for Sqlite {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
-        self.write(move |tx| prune::prune(tx, older_than, limit)).await
+        let old = self.aside(move |db| prune::find(db, older_than, limit)).await?;
+        self.write(move |tx| prune::prune(tx, &old, limit)).await
     }
 
     async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error> {
@@ -125,7 +133,13 @@ impl Verb {
             return Err(Invalid::new("actor", "is empty; say who you are").into());
         }
         let (actor, detail) = (excerpt(actor, TEXT_CHARS), excerpt(detail, TEXT_CHARS));
-        Ok(Self { id, name, event, actor, detail })
+        Ok(Self {
+            id,
+            name,
+            event,
+            actor,
+            detail,
+        })
     }
 
     /// Takes the message out of its table if the machine allows it, lets `put` place it, and looks after its key.
@@ -136,7 +150,10 @@ impl Verb {
     ) -> Result<(), Error> {
         let found = self.find(tx)?;
         let standing = found.located.record.standing;
-        let ctx = Ctx { policy: &RetryPolicy::default(), roll: 0.5 };
+        let ctx = Ctx {
+            policy: &RetryPolicy::default(),
+            roll: 0.5,
+        };
         let step = step(standing, self.event, ctx).map_err(|illegal| self.illegal(illegal.state))?;
         place::leave(tx, &found.located)?;
         put(tx, &found, step)?;
@@ -153,17 +170,28 @@ impl Verb {
         let (seq, deliver_by) = found.optional().map_err(plain)?.ok_or(Error::NotFound(self.id))?;
         // A message without a live record is done, and no verb applies to it.
         let located = locate(tx, seq)?.ok_or_else(|| self.illegal(State::Done))?;
-        Ok(Found { located, deliver_by, now })
+        Ok(Found {
+            located,
+            deliver_by,
+            now,
+        })
     }
 
     fn illegal(&self, state: State) -> Error {
-        Error::IllegalState { id: self.id, state, verb: self.name }
+        Error::IllegalState {
+            id: self.id,
+            state,
+            verb: self.name,
+        }
     }
 }
 
 impl Found {
     fn moved(&self, step: Step) -> Record {
-        Record { standing: step.standing, ..self.located.record.clone() }
+        Record {
+            standing: step.standing,
+            ..self.located.record.clone()
+        }
     }
 
     /// Due now, with a new budget. One that still blocks its key holds the head of it, and goes back to its place;
@@ -176,7 +204,11 @@ impl Found {
             record.pos = draw(tx, 1)?;
         }
         place::reopened(tx, &record)?;
-        let waiting = Waiting { due_at: self.now, changed_at: Some(self.now), released_by: None };
+        let waiting = Waiting {
+            due_at: self.now,
+            changed_at: Some(self.now),
+            released_by: None,
+        };
         to_pending(tx, &record, waiting, self.now)
     }
 

@@ -1,15 +1,14 @@
 //! Claim: what is due is chosen fairly, moved under a lease in a few statements, and read back whole.
 
-use posthouse_core::{
-    Claim, Claimed, DeadReason, Delivery, Error, Lease, LeaseToken, OnDead, State, Timestamp,
-};
+use posthouse_core::{Claim, Claimed, DeadReason, Delivery, Error, Lease, LeaseToken, OnDead, State, Timestamp};
 use rusqlite::{Connection, Row, params};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque, hash_map::Entry};
 use uuid::Uuid;
 
 use crate::{
     clock,
     error::{internal, plain},
+    floors::Floors,
     lanes::{InLine, Lane, Next, Round, Scope},
     place::{self, Waiting, draw, free_head, locate, run, to_dead, to_ready},
     rows::{Key, Record, headers, id, optional_id, optional_text, standing, text, word},
@@ -42,14 +41,16 @@ pub(crate) fn any(db: &Connection) -> Result<bool, Error> {
         .map_err(plain)
 }
 
-/// Grants leases in a transaction that holds the write lock.
-pub(crate) fn claim(tx: &Connection, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+/// Grants leases in a transaction that holds the write lock. What it learns about the lines is true once that commits.
+pub(crate) fn claim(tx: &Connection, claim: &Claim, floors: &mut Floors) -> Result<Vec<Claimed>, Error> {
     let scope = Scope::new(claim, clock::now(tx)?);
     promote(tx, &scope)?;
     let served = turn(tx)?;
-    let chosen = choose(tx, claim, &scope, served)?;
+    let chosen = choose(tx, claim, &scope, served, floors)?;
     lapse(tx, &chosen.lapsed, scope.now)?;
-    let Some(last) = chosen.free.last().map(|last| last.lane) else { return Ok(Vec::new()) };
+    let Some(last) = chosen.free.last().map(|last| last.lane) else {
+        return Ok(Vec::new());
+    };
     // With one lane the turn stays where it is, and nothing is written for it.
     if last != served {
         run(tx, TURN_SET, [last])?;
@@ -96,11 +97,20 @@ fn due(tx: &Connection, scope: &Scope) -> Result<Vec<(Record, Waiting)>, Error> 
         };
         let released_by: Option<[u8; 16]> = row.get(12)?;
         let released_by = released_by.map(|bytes| LeaseToken(Uuid::from_bytes(bytes)));
-        Ok((record, Waiting { due_at: row.get(10)?, changed_at: row.get(11)?, released_by }))
+        Ok((
+            record,
+            Waiting {
+                due_at: row.get(10)?,
+                changed_at: row.get(11)?,
+                released_by,
+            },
+        ))
     };
     let rows = if scope.is_all() {
         let mut statement = tx.prepare_cached(PROMOTE).map_err(plain)?;
-        statement.query_map(params![scope.now, PROMOTED], read).and_then(Iterator::collect)
+        statement
+            .query_map(params![scope.now, PROMOTED], read)
+            .and_then(Iterator::collect)
     } else {
         let mut statement = tx.prepare_cached(PROMOTE_SCOPED).map_err(plain)?;
         let values = params![scope.now, PROMOTED, scope.namespaces, scope.tenant];
@@ -122,16 +132,27 @@ struct Chosen {
 }
 
 /// Tenants take turns, one message each, beginning after the one that was served last.
-fn choose(tx: &Connection, claim: &Claim, scope: &Scope, served: i64) -> Result<Chosen, Error> {
-    let mut chosen = Chosen { free: Vec::new(), lapsed: Vec::new() };
-    let (mut open, mut bytes): (VecDeque<Lane>, u64) = (VecDeque::new(), 0);
+fn choose(tx: &Connection, claim: &Claim, scope: &Scope, served: i64, floors: &mut Floors) -> Result<Chosen, Error> {
+    let mut chosen = Chosen {
+        free: Vec::new(),
+        lapsed: Vec::new(),
+    };
+    let known = scope.not_topics.as_ref().map(|left| std::mem::take(floors).under(left));
+    let (mut open, mut over, mut bytes) = (VecDeque::new(), Vec::new(), 0_u64);
     let (mut round, mut more) = (Round::after(served), true);
     // Ends: each turn takes a message, drops a lane, or opens one of finitely many.
     while chosen.free.len() < claim.batch as usize {
-        let fresh = if more { round.next(tx, scope)?.map(Lane::new) } else { None };
+        let fresh = if more { round.next(tx, scope)? } else { None };
         more = fresh.is_some();
-        let Some(mut lane) = fresh.or_else(|| open.pop_front()) else { break };
-        let Some(next) = next_free(tx, scope, &mut lane, &mut chosen.lapsed)? else { continue };
+        let floor = |lane| known.as_ref().map_or(i64::MIN, |known| known.of(lane));
+        let fresh = fresh.map(|lane| Lane::new(lane, floor(lane)));
+        let Some(mut lane) = fresh.or_else(|| open.pop_front()) else {
+            break;
+        };
+        let Some(next) = next_free(tx, scope, &mut lane, &mut chosen.lapsed)? else {
+            over.push(lane);
+            continue;
+        };
         bytes = bytes.saturating_add(next.bytes);
         if !chosen.free.is_empty() && claim.max_bytes.is_some_and(|most| bytes > most) {
             break;
@@ -139,7 +160,20 @@ fn choose(tx: &Connection, claim: &Claim, scope: &Scope, served: i64) -> Result<
         chosen.free.push(next);
         open.push_back(lane);
     }
+    if let Some(known) = known {
+        *floors = learn(tx, known, open.iter().chain(&over))?;
+    }
     Ok(chosen)
+}
+
+/// Remembers how far the lines were read, where topics were left in them.
+fn learn<'a>(tx: &Connection, mut known: Floors, lanes: impl Iterator<Item = &'a Lane>) -> Result<Floors, Error> {
+    for lane in lanes {
+        if let (lane, Some(passed)) = lane.passed(tx)? {
+            known.raise(lane, passed);
+        }
+    }
+    Ok(known)
 }
 
 fn next_free(
@@ -161,7 +195,9 @@ fn next_free(
 /// Their deliver-by has passed: they are dead, and never sent.
 fn lapse(tx: &Connection, lapsed: &[InLine], now: i64) -> Result<(), Error> {
     for message in lapsed {
-        let Some(located) = locate(tx, message.seq)? else { continue };
+        let Some(located) = locate(tx, message.seq)? else {
+            continue;
+        };
         place::leave(tx, &located)?;
         let mut record = located.record;
         record.standing.releases = 0;
@@ -187,7 +223,11 @@ struct Range {
 fn grant(tx: &Connection, claim: &Claim, scope: &Scope, token: LeaseToken, chosen: &[InLine]) -> Result<(), Error> {
     let mut ranges: HashMap<(i64, Option<&Key>), Range> = HashMap::new();
     for message in chosen {
-        let new = Range { first: message.pos, last: message.pos, count: 0 };
+        let new = Range {
+            first: message.pos,
+            last: message.pos,
+            count: 0,
+        };
         let range = ranges.entry((message.lane, message.key.as_ref())).or_insert(new);
         range.last = message.pos;
         range.count += 1;
@@ -198,15 +238,27 @@ fn grant(tx: &Connection, claim: &Claim, scope: &Scope, token: LeaseToken, chose
         let (worker, left) = (&claim.worker, &scope.not_topics);
         let (granted, gone) = match (key, left) {
             (Some(key), _) => (
-                run(tx, GRANT_KEYED, params![lane, key, first, last, token, deadline, scope.now, worker])?,
+                run(
+                    tx,
+                    GRANT_KEYED,
+                    params![lane, key, first, last, token, deadline, scope.now, worker],
+                )?,
                 run(tx, FORGET_KEYED, params![lane, key, first, last])?,
             ),
             (None, None) => (
-                run(tx, GRANT_READY, params![lane, first, last, token, deadline, scope.now, worker])?,
+                run(
+                    tx,
+                    GRANT_READY,
+                    params![lane, first, last, token, deadline, scope.now, worker],
+                )?,
                 run(tx, FORGET_READY, params![lane, first, last])?,
             ),
             (None, Some(left)) => (
-                run(tx, GRANT_READY_BUT, params![lane, first, last, token, deadline, scope.now, worker, left])?,
+                run(
+                    tx,
+                    GRANT_READY_BUT,
+                    params![lane, first, last, token, deadline, scope.now, worker, left],
+                )?,
                 run(tx, FORGET_READY_BUT, params![lane, first, last])?,
             ),
         };
@@ -223,12 +275,12 @@ fn granted(tx: &Connection, chosen: &[InLine], token: LeaseToken, now: i64) -> R
     let numbers: Vec<i64> = chosen.iter().map(|message| message.seq).collect();
     let mut names: HashMap<i64, (String, String)> = HashMap::new();
     for message in chosen {
-        if !names.contains_key(&message.lane) {
-            names.insert(message.lane, lane_name(tx, message.lane)?);
+        if let Entry::Vacant(unknown) = names.entry(message.lane) {
+            unknown.insert(lane_name(tx, message.lane)?);
         }
     }
     let mut statement = tx.prepare_cached(GRANTED).map_err(plain)?;
-    let rows = statement.query_map([serde_json::json!(numbers).to_string()], |row| {
+    let rows = statement.query_map([serde_json::to_string(&numbers).map_err(internal)?], |row| {
         let name = names.get(&row.get(1)?).cloned().unwrap_or_default();
         claimed(row, token, now, name)
     });
@@ -274,5 +326,9 @@ fn claimed(
     };
     let deliver_by: Option<i64> = row.get(7)?;
     let deliver_within = deliver_by.map(|at| Timestamp::from_micros(at).since(Timestamp::from_micros(now)));
-    Ok(Claimed { lease, delivery, deliver_within })
+    Ok(Claimed {
+        lease,
+        delivery,
+        deliver_within,
+    })
 }

@@ -20,7 +20,11 @@ const LONGEST_WAIT: Duration = Duration::from_millis(5);
 
 /// Opens an existing file.
 pub(crate) fn open(path: &Path, busy: Duration) -> Result<Connection, Error> {
-    if !path.exists() && path.parent().is_none_or(|parent| parent.as_os_str().is_empty() || parent.is_dir()) {
+    if !path.exists()
+        && path
+            .parent()
+            .is_none_or(|parent| parent.as_os_str().is_empty() || parent.is_dir())
+    {
         let shown = path.display();
         return Err(Error::Schema(format!("there is no database {shown}; {MIGRATE}")));
     }
@@ -29,7 +33,11 @@ pub(crate) fn open(path: &Path, busy: Duration) -> Result<Connection, Error> {
 
 /// Opens a file, and creates it if it is not there. Its directory must be.
 pub(crate) fn create(path: &Path, busy: Duration) -> Result<Connection, Error> {
-    connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE, busy)
+    connect(
+        path,
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        busy,
+    )
 }
 
 fn connect(path: &Path, flags: OpenFlags, busy: Duration) -> Result<Connection, Error> {
@@ -38,7 +46,10 @@ fn connect(path: &Path, flags: OpenFlags, busy: Duration) -> Result<Connection, 
     let db = Connection::open_with_flags(path, flags).map_err(|error| of_file(path, error))?;
     let journal = patiently(busy, || configure(&db)).map_err(|error| of_file(path, error))?;
     if journal != "wal" {
-        let problem = format!("{}: cannot be used with a write-ahead log, only with {journal}", path.display());
+        let problem = format!(
+            "{}: cannot be used with a write-ahead log, only with {journal}",
+            path.display()
+        );
         return Err(Error::Unavailable(problem.into()));
     }
     db.set_prepared_statement_cache_capacity(STATEMENTS);

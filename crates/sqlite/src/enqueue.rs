@@ -21,16 +21,18 @@
 //! field, or `STORAGE.CONFLICT` where the id or the dedupe key is taken by other content.
 //!
 //! This module checks a message before any database traffic, so it inserts behind the trigger that checks (into
-//! `posthouse_accepted`); what is written, is written by the same triggers.
+//! `posthouse_accepted` or `posthouse_plain`); what is written, is written by the same triggers.
 
-use posthouse_core::{Enqueued, Error, Lease, Message, MessageId, OnDuplicate, Renewal, Settlement, Verdict, lease::check_lease};
+use posthouse_core::{
+    Enqueued, Error, Lease, Message, MessageId, OnDuplicate, Renewal, Settlement, Verdict, lease::check_lease,
+};
 use rusqlite::{Connection, Transaction, params};
-use std::time::Duration;
+use std::{borrow::Borrow, time::Duration};
 use uuid::Uuid;
 
 use crate::{
     Options,
-    clock::micros,
+    clock::{self, micros},
     error::{internal, plain},
     place::run,
     rows::id,
@@ -38,6 +40,7 @@ use crate::{
 };
 
 const ENQUEUE: &str = include_str!("../sql/enqueue.sql");
+const ENQUEUE_PLAIN: &str = include_str!("../sql/enqueue_plain.sql");
 const CHANGES: &str = include_str!("../sql/enqueue_changes.sql");
 const EXISTING: &str = include_str!("../sql/enqueue_existing.sql");
 
@@ -57,10 +60,10 @@ impl Outbox {
         Self { options }
     }
 
-    /// Enqueues one message: it exists if and only if the transaction commits.
-    pub fn enqueue(&self, tx: &Transaction<'_>, message: &Message) -> Result<Enqueued, Error> {
+    /// Enqueues one message: it exists if and only if the transaction commits. Takes it, or a reference to it.
+    pub fn enqueue(&self, tx: &Transaction<'_>, message: impl Borrow<Message>) -> Result<Enqueued, Error> {
         in_transaction(tx)?;
-        enqueue_one(tx, &self.options, message)
+        enqueue_one(tx, &self.options, message.borrow())
     }
 
     /// Enqueues many, all or none. The answers come in their order.
@@ -105,10 +108,19 @@ fn in_transaction(tx: &Connection) -> Result<(), Error> {
 /// All of them, or none and an error.
 pub(crate) fn enqueue_all(tx: &Connection, options: &Options, messages: &[Message]) -> Result<Vec<Enqueued>, Error> {
     messages.iter().try_for_each(|message| message.check(&options.limits))?;
-    let insert_all = || messages.iter().map(|message| insert(tx, options, message)).collect();
+    let now = clock::now(tx)?;
+    let insert_all = || {
+        messages
+            .iter()
+            .map(|message| insert(tx, options, message, now))
+            .collect()
+    };
     // Only a taken id or dedupe key can stop a bulk halfway. Without either there is no savepoint, because under one
     // SQLite writes every page that each statement touches into a side journal.
-    if messages.iter().all(|message| message.id.is_none() && message.dedupe_key.is_none()) {
+    if messages
+        .iter()
+        .all(|message| message.id.is_none() && message.dedupe_key.is_none())
+    {
         return insert_all();
     }
     atomically(tx, insert_all)
@@ -116,7 +128,7 @@ pub(crate) fn enqueue_all(tx: &Connection, options: &Options, messages: &[Messag
 
 pub(crate) fn enqueue_one(tx: &Connection, options: &Options, message: &Message) -> Result<Enqueued, Error> {
     message.check(&options.limits)?;
-    insert(tx, options, message)
+    insert(tx, options, message, clock::now(tx)?)
 }
 
 /// Undoes what `run` wrote when it fails, and leaves the transaction around it as it was.
@@ -130,15 +142,15 @@ pub(crate) fn atomically<T>(tx: &Connection, work: impl FnOnce() -> Result<T, Er
     answer
 }
 
-fn insert(tx: &Connection, options: &Options, message: &Message) -> Result<Enqueued, Error> {
+fn insert(tx: &Connection, options: &Options, message: &Message, now: i64) -> Result<Enqueued, Error> {
     let id = message.id.unwrap_or_else(|| MessageId(Uuid::now_v7()));
     // A fresh id without a dedupe key cannot be a repetition, so nothing is asked about it.
     if message.id.is_none() && message.dedupe_key.is_none() {
-        write(tx, options, message, id).map_err(plain)?;
+        write(tx, options, message, id, now).map_err(plain)?;
         return Ok(Enqueued::New(id));
     }
     let before = changes(tx)?;
-    write(tx, options, message, id).map_err(plain)?;
+    write(tx, options, message, id, now).map_err(plain)?;
     if changes(tx)? > before {
         return Ok(Enqueued::New(id));
     }
@@ -149,32 +161,39 @@ fn insert(tx: &Connection, options: &Options, message: &Message) -> Result<Enque
     Err(Error::DedupeConflict { key, existing })
 }
 
-fn write(tx: &Connection, options: &Options, message: &Message, id: MessageId) -> rusqlite::Result<()> {
+fn write(tx: &Connection, options: &Options, message: &Message, id: MessageId, now: i64) -> rusqlite::Result<()> {
     // Maps of text are always JSON.
     let headers = (!message.headers.is_empty()).then(|| serde_json::json!(message.headers).to_string());
     let digest = message.digest();
     let values = params![
+        id.0.as_bytes(),
+        now,
         message.topic,
         message.payload,
+        i64::try_from(message.payload.len()).unwrap_or(i64::MAX),
         message.content_type,
         message.tenant,
         message.namespace,
-        message.order_key,
-        message.dedupe_key,
         headers,
-        micros(message.delay),
         message.deliver_in.map(micros),
-        id.0.as_bytes(),
-        message.on_duplicate.as_str(),
         message.max_attempts.unwrap_or(options.max_attempts),
         message.on_dead.as_str(),
-        options.dedupe_lifetime.map(micros),
         digest.as_bytes(),
         message.kind.as_str(),
         message.parent.as_ref().map(|parent| parent.0.as_bytes()),
         message.destination,
+        message.order_key,
+        message.dedupe_key,
+        micros(message.delay),
+        options.dedupe_lifetime.map(micros),
     ];
-    tx.prepare_cached(ENQUEUE)?.execute(values).map(|_| ())
+    let plain = message.order_key.is_none() && message.dedupe_key.is_none() && message.delay.is_zero();
+    let (sql, values) = if plain {
+        (ENQUEUE_PLAIN, &values[..16])
+    } else {
+        (ENQUEUE, values)
+    };
+    tx.prepare_cached(sql)?.execute(values).map(|_| ())
 }
 
 fn changes(tx: &Connection) -> Result<i64, Error> {
@@ -208,7 +227,11 @@ fn existing(tx: &Connection, message: &Message, new: MessageId) -> Result<Existi
         .query_row(values, |row| {
             let by: String = row.get(0)?;
             let key = if by == "id" { "id" } else { "dedupe_key" };
-            Ok(Existing { key, existing: id(row, 1)?, same: row.get(2)? })
+            Ok(Existing {
+                key,
+                existing: id(row, 1)?,
+                same: row.get(2)?,
+            })
         })
         .map_err(plain)
 }

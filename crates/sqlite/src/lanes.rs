@@ -14,6 +14,7 @@ const NEXT_LANE: &str = include_str!("../sql/next_lane.sql");
 const NEXT_LANE_SCOPED: &str = include_str!("../sql/next_lane_scoped.sql");
 const CLAIM_READY: &str = include_str!("../sql/claim_ready.sql");
 const CLAIM_HEADS: &str = include_str!("../sql/claim_heads.sql");
+const LINE_END: &str = include_str!("../sql/line_end.sql");
 const CLAIM_RUN: &str = include_str!("../sql/claim_run.sql");
 
 /// How many records the first look into a line reads; each further one reads four times as many. Little is read in vain
@@ -56,7 +57,11 @@ pub(crate) struct Round {
 
 impl Round {
     pub fn after(served: i64) -> Self {
-        Self { start: served, at: served, wrapped: false }
+        Self {
+            start: served,
+            at: served,
+            wrapped: false,
+        }
     }
 
     /// The next lane, or none when the round is over.
@@ -124,8 +129,14 @@ struct Waiting {
 }
 
 impl Lane {
-    pub fn new(lane: i64) -> Self {
-        Self { lane, ready: Line::new(i64::MIN), heads: Line::new(i64::MIN), run: None }
+    /// The line from above this place.
+    pub fn new(lane: i64, floor: i64) -> Self {
+        Self {
+            lane,
+            ready: Line::new(floor),
+            heads: Line::new(i64::MIN),
+            run: None,
+        }
     }
 
     /// The next message of this lane, the oldest first.
@@ -143,7 +154,9 @@ impl Lane {
             match (ready, head) {
                 (None, None) => return Ok(None),
                 (Some(ready), head) if head.is_none_or(|head| ready < head) => {
-                    let Some(waiting) = self.ready.read.pop_front() else { return Ok(None) };
+                    let Some(waiting) = self.ready.read.pop_front() else {
+                        return Ok(None);
+                    };
                     return Ok(Some(judge(waiting, self.lane, None, scope.now)));
                 }
                 _ => self.run = self.heads.read.pop_front().map(|(pos, key)| Run::new(key, pos)),
@@ -151,12 +164,28 @@ impl Lane {
         }
     }
 
+    /// The lane, and the place up to which everything was taken or is to be left.
+    pub fn passed(&self, tx: &Connection) -> Result<(i64, Option<i64>), Error> {
+        let waiting = self.ready.first(|w| w.pos).map(|first| first - 1);
+        if waiting.is_some() || !self.ready.over {
+            return Ok((self.lane, Some(waiting.unwrap_or(self.ready.after))));
+        }
+        let mut statement = tx.prepare_cached(LINE_END).map_err(plain)?;
+        let end = statement.query_row([self.lane], |row| row.get(0)).map_err(plain)?;
+        Ok((self.lane, end))
+    }
+
     fn look(&mut self, tx: &Connection, scope: &Scope) -> Result<(), Error> {
         let lane = self.lane;
         self.ready.fill(|after, limit| {
             let mut statement = tx.prepare_cached(CLAIM_READY).map_err(plain)?;
             let rows = statement.query_map(params![lane, after, limit, scope.not_topics], |row| {
-                Ok(Waiting { pos: row.get(0)?, seq: row.get(1)?, bytes: row.get(2)?, deliver_by: row.get(3)? })
+                Ok(Waiting {
+                    pos: row.get(0)?,
+                    seq: row.get(1)?,
+                    bytes: row.get(2)?,
+                    deliver_by: row.get(3)?,
+                })
             });
             rows.and_then(Iterator::collect).map_err(plain)
         })?;
@@ -183,7 +212,12 @@ struct Line<T> {
 
 impl<T> Line<T> {
     fn new(after: i64) -> Self {
-        Self { read: VecDeque::new(), after, limit: FIRST_LOOK, over: false }
+        Self {
+            read: VecDeque::new(),
+            after,
+            limit: FIRST_LOOK,
+            over: false,
+        }
     }
 
     fn first(&self, pos: impl Fn(&T) -> i64) -> Option<i64> {
@@ -226,7 +260,11 @@ struct InRun {
 
 impl Run {
     fn new(key: Key, head: i64) -> Self {
-        Self { key, line: Line::new(head - 1), stopped: false }
+        Self {
+            key,
+            line: Line::new(head - 1),
+            stopped: false,
+        }
     }
 
     fn next(&mut self, tx: &Connection, scope: &Scope, lane: i64) -> Result<Option<Next>, Error> {
@@ -237,14 +275,31 @@ impl Run {
         self.line.fill(|after, limit| {
             let mut statement = tx.prepare_cached(CLAIM_RUN).map_err(plain)?;
             let rows = statement.query_map(params![lane, key, after, limit, scope.not_topics], |row| {
-                let waiting =
-                    Waiting { pos: row.get(0)?, seq: row.get(1)?, bytes: row.get(2)?, deliver_by: row.get(3)? };
-                Ok(InRun { waiting, due_at: row.get(4)?, left: row.get(5)?, blocks: row.get(6)? })
+                let waiting = Waiting {
+                    pos: row.get(0)?,
+                    seq: row.get(1)?,
+                    bytes: row.get(2)?,
+                    deliver_by: row.get(3)?,
+                };
+                Ok(InRun {
+                    waiting,
+                    due_at: row.get(4)?,
+                    left: row.get(5)?,
+                    blocks: row.get(6)?,
+                })
             });
             rows.and_then(Iterator::collect).map_err(plain)
         })?;
         self.line.passed(|m| m.waiting.pos);
-        let Some(InRun { waiting, due_at, left, blocks }) = self.line.read.pop_front() else { return Ok(None) };
+        let Some(InRun {
+            waiting,
+            due_at,
+            left,
+            blocks,
+        }) = self.line.read.pop_front()
+        else {
+            return Ok(None);
+        };
         let lapsed = waiting.deliver_by.is_some_and(|at| at <= scope.now);
         if left || (!lapsed && due_at > scope.now) {
             self.stopped = true;
@@ -256,7 +311,22 @@ impl Run {
 }
 
 fn judge(waiting: Waiting, lane: i64, key: Option<Key>, now: i64) -> Next {
-    let Waiting { pos, seq, bytes, deliver_by } = waiting;
-    let in_line = InLine { lane, key, pos, seq, bytes: bytes.unsigned_abs() };
-    if deliver_by.is_some_and(|at| at <= now) { Next::Lapsed(in_line) } else { Next::Free(in_line) }
+    let Waiting {
+        pos,
+        seq,
+        bytes,
+        deliver_by,
+    } = waiting;
+    let in_line = InLine {
+        lane,
+        key,
+        pos,
+        seq,
+        bytes: bytes.unsigned_abs(),
+    };
+    if deliver_by.is_some_and(|at| at <= now) {
+        Next::Lapsed(in_line)
+    } else {
+        Next::Free(in_line)
+    }
 }

@@ -11,7 +11,7 @@
 //!
 //! let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
 //! tx.execute("update orders set state = 'placed' where id = 42", [])?;
-//! outbox.enqueue(&tx, &Message::json("order.placed", &serde_json::json!({ "order": 42 }))?)?;
+//! outbox.enqueue(&tx, Message::json("order.placed", &serde_json::json!({ "order": 42 }))?)?;
 //! tx.commit()?;
 //!
 //! let store = Sqlite::open("shop.db")?; // what a relay works with
@@ -36,6 +36,7 @@ mod clock;
 mod connect;
 pub mod enqueue;
 mod error;
+mod floors;
 mod lanes;
 mod migrate;
 mod options;

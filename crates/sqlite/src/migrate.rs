@@ -60,7 +60,8 @@ pub(crate) fn check(path: &Path, db: &Connection) -> Result<(), Error> {
         }
         Some((version, oldest)) => refuse_newer(path, version, oldest)?,
     }
-    db.query_row(TOUCH, [], |_| Ok(())).map_err(|error| of_file(path, error))
+    db.query_row(TOUCH, [], |_| Ok(()))
+        .map_err(|error| of_file(path, error))
 }
 
 fn refuse_newer(path: &Path, version: i64, oldest: i64) -> Result<(), Error> {
@@ -79,5 +80,6 @@ fn version(db: &Connection) -> rusqlite::Result<Option<(i64, i64)>> {
     if db.query_row(SCHEMA_EXISTS, [], |row| row.get::<_, u32>(0))? == 0 {
         return Ok(None);
     }
-    db.query_row(SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    db.query_row(SCHEMA, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
 }

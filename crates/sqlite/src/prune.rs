@@ -12,6 +12,7 @@ use crate::{
 };
 
 const WALK: &str = include_str!("../sql/prune_walk.sql");
+const CHECK: &str = include_str!("../sql/prune_check.sql");
 const PRUNE_DEDUPE: &str = include_str!("../sql/prune_dedupe.sql");
 const UNDIGESTED: &str = include_str!("../sql/undigested.sql");
 const DEDUPE_DIGEST: &str = include_str!("../sql/dedupe_digest.sql");
@@ -20,17 +21,39 @@ const REMOVE_ATTEMPTS: &str = include_str!("../sql/remove_attempts.sql");
 const REMOVE_RESOLVED: &str = include_str!("../sql/remove_resolved.sql");
 const REMOVE_DEAD: &str = include_str!("../sql/leave_dead.sql");
 
-/// Removes what ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most `limit` of each.
-pub(crate) fn prune(tx: &Connection, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
-    let now = clock::now(tx)?;
-    let old = ended_before(tx, now.saturating_sub(micros(older_than)), limit as usize)?;
-    for seq in &old {
-        keep_digest(tx, *seq)?;
-        run(tx, REMOVE_DEAD, [seq])?;
-        remove(tx, *seq)?;
+/// What one round of retention has found.
+pub(crate) struct Old {
+    numbers: Vec<i64>,
+    cutoff: i64,
+}
+
+/// The oldest messages that ended longer than `older_than` ago, at most `limit`. A long walk over what is still alive, so
+/// it is made without the write lock.
+pub(crate) fn find(db: &Connection, older_than: Duration, limit: u32) -> Result<Old, Error> {
+    let cutoff = clock::now(db)?.saturating_sub(micros(older_than));
+    let numbers = ended_before(db, cutoff, limit as usize)?;
+    Ok(Old { numbers, cutoff })
+}
+
+/// Removes them, unless they were replayed meanwhile, and dedupe keys whose lifetime is over; at most `limit`.
+pub(crate) fn prune(tx: &Connection, old: &Old, limit: u32) -> Result<Pruned, Error> {
+    let mut pruned = Pruned::default();
+    for seq in &old.numbers {
+        if still_ended(tx, *seq, old.cutoff)? {
+            keep_digest(tx, *seq)?;
+            run(tx, REMOVE_DEAD, [seq])?;
+            remove(tx, *seq)?;
+            pruned.messages += 1;
+        }
     }
-    let dedupe_keys = run(tx, PRUNE_DEDUPE, params![now, limit])? as u64;
-    Ok(Pruned { messages: old.len() as u64, dedupe_keys })
+    pruned.dedupe_keys = run(tx, PRUNE_DEDUPE, params![clock::now(tx)?, limit])? as u64;
+    Ok(pruned)
+}
+
+fn still_ended(tx: &Connection, seq: i64, cutoff: i64) -> Result<bool, Error> {
+    tx.prepare_cached(CHECK)
+        .and_then(|mut check| check.exists(params![seq, cutoff]))
+        .map_err(plain)
 }
 
 /// Removes a message that has no live record any more, with its evidence.

@@ -45,7 +45,9 @@ pub(crate) struct Word<T>(pub T);
 impl<T: FromStr<Err = posthouse_core::Invalid>> FromSql for Word<T> {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let text = value.as_str()?;
-        text.parse().map(Self).map_err(|unknown| FromSqlError::Other(Box::new(unknown)))
+        text.parse()
+            .map(Self)
+            .map_err(|unknown| FromSqlError::Other(Box::new(unknown)))
     }
 }
 
@@ -112,7 +114,9 @@ pub(crate) fn id(row: &Row<'_>, at: usize) -> Read<MessageId> {
 }
 
 pub(crate) fn optional_id(row: &Row<'_>, at: usize) -> Read<Option<MessageId>> {
-    Ok(row.get::<_, Option<[u8; 16]>>(at)?.map(|bytes| MessageId(Uuid::from_bytes(bytes))))
+    Ok(row
+        .get::<_, Option<[u8; 16]>>(at)?
+        .map(|bytes| MessageId(Uuid::from_bytes(bytes))))
 }
 
 pub(crate) fn text(row: &Row<'_>, at: usize) -> Read<String> {
@@ -137,7 +141,9 @@ fn optional_time(row: &Row<'_>, at: usize) -> Read<Option<Timestamp>> {
 
 /// The header map as the database keeps it. The triggers let only objects of text in; anything else is no header.
 pub(crate) fn headers(row: &Row<'_>, at: usize) -> Read<Headers> {
-    let Some(json) = optional_text(row, at)? else { return Ok(Headers::new()) };
+    let Some(json) = optional_text(row, at)? else {
+        return Ok(Headers::new());
+    };
     Ok(serde_json::from_str(&json).unwrap_or_default())
 }
 

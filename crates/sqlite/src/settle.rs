@@ -1,14 +1,8 @@
 //! Settle and renew: everything behind the fence. What becomes of a message was decided before; here it is performed.
 
-use posthouse_core::{
-    Error, Lease, LeaseToken, Limits, Renewal, Settlement, State, Verdict,
-    settlement::Next,
-};
-use rusqlite::{Connection, OptionalExtension, params};
-use std::{
-    collections::HashSet,
-    time::Duration,
-};
+use posthouse_core::{Error, Lease, LeaseToken, Limits, Renewal, Settlement, State, Verdict, settlement::Next};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use std::{collections::HashSet, time::Duration};
 
 use crate::{
     Options, clock,
@@ -36,13 +30,28 @@ pub(crate) fn lock(tx: &Connection, lease: &Lease) -> Result<(), Error> {
 pub(crate) fn renew_one(tx: &Connection, lease: &Lease, by: Duration) -> Result<Renewal, Error> {
     let now = clock::now(tx)?;
     let values = params![lease.seq, lease.token.0.as_bytes(), clock::later(now, by), now];
-    Ok(if run(tx, RENEW, values)? == 1 { Renewal::Renewed } else { Renewal::Lost })
+    Ok(if run(tx, RENEW, values)? == 1 {
+        Renewal::Renewed
+    } else {
+        Renewal::Lost
+    })
 }
 
 /// Ends leases, in a transaction that holds the write lock. One that cannot be settled spoils no other.
 pub(crate) fn settle(tx: &Connection, options: &Options, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
-    let mut settling = Settling { tx, options, batch, now: clock::now(tx)?, keys: HashSet::new() };
-    let verdicts = batch.iter().map(|settlement| settling.one(settlement)).collect::<Result<_, _>>()?;
+    let mut settling = Settling {
+        tx,
+        options,
+        batch,
+        now: clock::now(tx)?,
+        keys: HashSet::new(),
+        plain: tx.prepare_cached(PLAIN).map_err(plain)?,
+        leave: tx.prepare_cached(LEAVE).map_err(plain)?,
+    };
+    let verdicts = batch
+        .iter()
+        .map(|settlement| settling.one(settlement))
+        .collect::<Result<_, _>>()?;
     settling.free_heads()?;
     Ok(verdicts)
 }
@@ -55,6 +64,9 @@ struct Settling<'a> {
     now: i64,
     /// Keys of which something changed; looked after once, when all is settled.
     keys: HashSet<(i64, Key)>,
+    /// The two statements of most messages, at hand for the whole batch.
+    plain: CachedStatement<'a>,
+    leave: CachedStatement<'a>,
 }
 
 /// A lease that was taken back from its holder.
@@ -86,10 +98,12 @@ impl Settling<'_> {
 
     /// The way of most messages, in two statements: done, without followers, order key or dedupe key. Answers whether it
     /// was one and is settled; if not, nothing has happened.
-    fn plain(&self, settlement: &Settlement) -> Result<bool, Error> {
-        let (Next::Done, Some(outcome), true) =
-            (settlement.next(), settlement.step.evidence, settlement.follow_ups.is_empty())
-        else {
+    fn plain(&mut self, settlement: &Settlement) -> Result<bool, Error> {
+        let (Next::Done, Some(outcome), true) = (
+            settlement.next(),
+            settlement.step.evidence,
+            settlement.follow_ups.is_empty(),
+        ) else {
             return Ok(false);
         };
         let values = params![
@@ -102,7 +116,11 @@ impl Settling<'_> {
             settlement.error,
             settlement.receipt,
         ];
-        Ok(run(self.tx, PLAIN, values)? == 1 && run(self.tx, LEAVE, [settlement.lease.seq])? == 1)
+        if self.plain.execute(values).map_err(plain)? == 0 {
+            return Ok(false);
+        }
+        self.leave.execute([settlement.lease.seq]).map_err(plain)?;
+        Ok(true)
     }
 
     fn end(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
@@ -141,7 +159,12 @@ impl Settling<'_> {
             let located = locate(self.tx, lease.seq)?;
             return Ok(located.is_some_and(|l| l.released_by == Some(lease.token)));
         };
-        let values = params![lease.seq, epoch(&lease.standing), lease.token.0.as_bytes(), outcome.as_str()];
+        let values = params![
+            lease.seq,
+            epoch(&lease.standing),
+            lease.token.0.as_bytes(),
+            outcome.as_str()
+        ];
         self.tx
             .prepare_cached(BEFORE)
             .and_then(|mut statement| statement.exists(values))
@@ -151,7 +174,10 @@ impl Settling<'_> {
     /// Writes the evidence and moves the record. Answers whether the rest of its key's run must not go on.
     fn perform(&mut self, settlement: &Settlement, held: &Held) -> Result<bool, Error> {
         self.attest(settlement, held)?;
-        let record = Record { standing: settlement.step.standing, ..held.record.clone() };
+        let record = Record {
+            standing: settlement.step.standing,
+            ..held.record.clone()
+        };
         if let Some(key) = &record.key {
             self.keys.insert((record.lane, key.clone()));
         }
@@ -167,13 +193,19 @@ impl Settling<'_> {
 
     fn put_back(&self, record: &Record, due_in: Duration, released_by: Option<LeaseToken>) -> Result<(), Error> {
         let due_at = clock::later(self.now, due_in);
-        let waiting = Waiting { due_at, changed_at: Some(self.now), released_by };
+        let waiting = Waiting {
+            due_at,
+            changed_at: Some(self.now),
+            released_by,
+        };
         to_pending(self.tx, record, waiting, self.now)
     }
 
     /// One line of evidence, if the lease counted.
     fn attest(&self, settlement: &Settlement, held: &Held) -> Result<(), Error> {
-        let Some(outcome) = settlement.step.evidence else { return Ok(()) };
+        let Some(outcome) = settlement.step.evidence else {
+            return Ok(());
+        };
         let standing = &settlement.step.standing;
         let values = params![
             held.record.seq,
@@ -204,7 +236,9 @@ impl Settling<'_> {
             if self.batch.iter().any(|other| other.lease.seq == lease.seq) {
                 continue;
             }
-            let Some(Held { mut record, .. }) = self.take(&lease, false)? else { continue };
+            let Some(Held { mut record, .. }) = self.take(&lease, false)? else {
+                continue;
+            };
             record.standing.state = State::Pending;
             record.standing.attempts = record.standing.attempts.saturating_sub(1);
             record.standing.releases = (record.standing.releases + 1).min(Limits::FREE_RELEASES);
@@ -221,6 +255,8 @@ impl Settling<'_> {
     }
 
     fn free_heads(&self) -> Result<(), Error> {
-        self.keys.iter().try_for_each(|(lane, key)| free_head(self.tx, *lane, key, self.now))
+        self.keys
+            .iter()
+            .try_for_each(|(lane, key)| free_head(self.tx, *lane, key, self.now))
     }
 }

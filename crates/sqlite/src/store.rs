@@ -11,13 +11,14 @@ use posthouse_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use crate::{
     Options, Outbox, admin, claim, clock, connect, enqueue,
     error::{internal, of_file, plain},
+    floors::Floors,
     migrate, rows, settle,
     wake::Watch,
 };
@@ -38,6 +39,7 @@ struct Inner {
     writer: Mutex<Connection>,
     reader: Mutex<Connection>,
     watch: Watch,
+    floors: Mutex<Floors>,
 }
 
 impl Sqlite {
@@ -62,6 +64,7 @@ impl Sqlite {
             writer: Mutex::new(writer),
             reader: Mutex::new(reader),
             watch: Watch::new(connect::open(path, busy)?),
+            floors: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -81,7 +84,8 @@ impl Sqlite {
     /// Enqueues in a transaction of its own: for tools that have nothing else to write. All or none.
     pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
         let options = self.inner.options.clone();
-        self.write(move |tx| enqueue::enqueue_all(tx, &options, &messages)).await
+        self.write(move |tx| enqueue::enqueue_all(tx, &options, &messages))
+            .await
     }
 
     /// Runs `work` in a transaction of the one writer, and commits it if it succeeds.
@@ -120,9 +124,22 @@ impl Sqlite {
         })
         .await
     }
+
+    /// Runs a long look on a connection of its own, so that nobody waits for it.
+    pub(crate) async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let inner = self.inner.clone();
+        blocking(move || work(&connect::open(&inner.path, inner.options.busy_timeout)?)).await
+    }
 }
 
 impl Inner {
+    fn floors(&self) -> MutexGuard<'_, Floors> {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = connect::begin(&mut writer, self.options.busy_timeout)?;
@@ -155,14 +172,20 @@ impl Store for Sqlite {
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         claim.check()?;
-        let claim = claim.clone();
-        self.write_if(claim::any, Vec::new, move |tx| claim::claim(tx, &claim)).await
+        let (claim, mut floors) = (claim.clone(), self.inner.floors().clone());
+        let work = move |tx: &Connection| claim::claim(tx, &claim, &mut floors).map(|claimed| Some((claimed, floors)));
+        let Some((claimed, floors)) = self.write_if(claim::any, || None, work).await? else {
+            return Ok(Vec::new());
+        };
+        *self.inner.floors() = floors;
+        Ok(claimed)
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
         check_lease(lease)?;
         let leases = leases.to_vec();
-        self.write(move |tx| leases.iter().map(|held| settle::renew_one(tx, held, lease)).collect()).await
+        self.write(move |tx| leases.iter().map(|held| settle::renew_one(tx, held, lease)).collect())
+            .await
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
@@ -171,7 +194,12 @@ impl Store for Sqlite {
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
-        self.read(move |db| db.prepare_cached(EXPIRED)?.query_map(params![after, limit], rows::lease)?.collect()).await
+        self.read(move |db| {
+            db.prepare_cached(EXPIRED)?
+                .query_map(params![after, limit], rows::lease)?
+                .collect()
+        })
+        .await
     }
 
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
@@ -198,7 +226,11 @@ fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Confl
         })
     });
     let conflict = found.optional().map_err(plain)?.ok_or(Error::NotFound(lease.id))?;
-    let by = conflict.worker.as_ref().map(|worker| format!(" by {worker}")).unwrap_or_default();
+    let by = conflict
+        .worker
+        .as_ref()
+        .map(|worker| format!(" by {worker}"))
+        .unwrap_or_default();
     let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
     let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
     admin::audit(tx, clock::now(tx)?, worker, "outbox_flush_conflict", lease.id, &detail)?;

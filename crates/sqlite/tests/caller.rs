@@ -38,10 +38,7 @@ impl SqliteCaller {
         Self { orders, commit, ended }
     }
 
-    async fn order<T: Send + 'static>(
-        &self,
-        order: impl FnOnce(&Transaction<'_>, &Outbox) -> T + Send + 'static,
-    ) -> T {
+    async fn order<T: Send + 'static>(&self, order: impl FnOnce(&Transaction<'_>, &Outbox) -> T + Send + 'static) -> T {
         let (send, answer) = oneshot::channel();
         let order: Order = Box::new(move |tx, outbox| drop(send.send(order(tx, outbox))));
         self.orders.send(order).unwrap();
@@ -71,7 +68,8 @@ fn work(
 impl Caller for SqliteCaller {
     async fn note(&mut self, line: &str) {
         let line = line.to_owned();
-        self.order(move |tx, _| tx.execute("INSERT INTO test_note VALUES (?1)", [line]).unwrap()).await;
+        self.order(move |tx, _| tx.execute("INSERT INTO test_note VALUES (?1)", [line]).unwrap())
+            .await;
     }
 
     async fn enqueue(&mut self, message: Message) -> Result<Enqueued, Error> {

@@ -53,7 +53,10 @@ fn a_file_that_is_not_there_asks_for_a_migration() {
 #[test]
 fn a_database_without_a_schema_asks_for_a_migration() {
     let (_dir, path) = dir();
-    Connection::open(&path).unwrap().execute_batch("CREATE TABLE orders (id)").unwrap();
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("CREATE TABLE orders (id)")
+        .unwrap();
     let text = schema_error(Sqlite::open(&path), &path);
     assert!(text.contains("run `posthouse migrate`"), "{text}");
     Sqlite::migrate(&path).unwrap();
@@ -78,7 +81,10 @@ fn a_file_that_is_no_database_is_refused() {
     let text = schema_error(Sqlite::open(&path), &path);
     assert!(text.contains("not a SQLite database"), "{text}");
     assert!(matches!(Sqlite::migrate(&path), Err(Error::Schema(_))));
-    assert!(fs::read_to_string(&path).unwrap().starts_with("not a database"), "it was left as it was");
+    assert!(
+        fs::read_to_string(&path).unwrap().starts_with("not a database"),
+        "it was left as it was"
+    );
 }
 
 #[test]
@@ -105,7 +111,10 @@ fn a_newer_schema_is_refused_with_what_to_do() {
     Sqlite::migrate(&path).unwrap();
     set("UPDATE posthouse_schema SET oldest = 1000");
     let text = schema_error(Sqlite::open(&path), &path);
-    assert!(text.contains("version 1000") && text.contains("upgrade this program"), "{text}");
+    assert!(
+        text.contains("version 1000") && text.contains("upgrade this program"),
+        "{text}"
+    );
     assert!(matches!(Sqlite::migrate(&path), Err(Error::Schema(_))));
 }
 
@@ -113,9 +122,15 @@ fn a_newer_schema_is_refused_with_what_to_do() {
 fn an_older_schema_asks_for_a_migration() {
     let (_dir, path) = dir();
     Sqlite::migrate(&path).unwrap();
-    Connection::open(&path).unwrap().execute("UPDATE posthouse_schema SET version = 1", []).unwrap();
+    Connection::open(&path)
+        .unwrap()
+        .execute("UPDATE posthouse_schema SET version = 1", [])
+        .unwrap();
     let text = schema_error(Sqlite::open(&path), &path);
-    assert!(text.contains("has version 1") && text.contains("run `posthouse migrate`"), "{text}");
+    assert!(
+        text.contains("has version 1") && text.contains("run `posthouse migrate`"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -123,11 +138,21 @@ async fn a_migration_that_was_done_changes_nothing() {
     let (_dir, path) = dir();
     Sqlite::migrate(&path).unwrap();
     let store = Sqlite::open(&path).unwrap();
-    store.enqueue_now(vec![posthouse_core::Message::bytes("t", "text/plain", "x")]).await.unwrap();
+    store
+        .enqueue_now(vec![posthouse_core::Message::bytes("t", "text/plain", "x")])
+        .await
+        .unwrap();
     let before = crate::fixture::dump(&Connection::open(&path).unwrap());
     Sqlite::migrate(&path).unwrap();
     assert_eq!(crate::fixture::dump(&Connection::open(&path).unwrap()), before);
-    assert_eq!(store.claim(&posthouse_core::Claim::new("w", 1, std::time::Duration::from_secs(1))).await.unwrap().len(), 1);
+    assert_eq!(
+        store
+            .claim(&posthouse_core::Claim::new("w", 1, std::time::Duration::from_secs(1)))
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 /// Every page but the first is overwritten, one at a time: each copy is refused or works, and none panics.
@@ -138,7 +163,10 @@ fn a_damaged_page_is_refused() {
     let (pages, size) = {
         let db = Connection::open(&path).unwrap();
         db.pragma_update(None, "wal_checkpoint", "TRUNCATE").unwrap();
-        let number = |name: &str| db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, u32>(0)).unwrap();
+        let number = |name: &str| {
+            db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, u32>(0))
+                .unwrap()
+        };
         (u64::from(number("page_count")), u64::from(number("page_size")))
     };
     let mut refused = 0;
@@ -147,11 +175,16 @@ fn a_damaged_page_is_refused() {
         fs::copy(&path, &copy).unwrap();
         let mut file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
         // The first hundred bytes say what the file is; that is another test.
-        file.seek(SeekFrom::Start(page * size + if page == 0 { 100 } else { 0 })).unwrap();
-        file.write_all(&vec![0xA5; usize::try_from(size).unwrap() - 100]).unwrap();
+        file.seek(SeekFrom::Start(page * size + if page == 0 { 100 } else { 0 }))
+            .unwrap();
+        file.write_all(&vec![0xA5; usize::try_from(size).unwrap() - 100])
+            .unwrap();
         match Sqlite::open(&copy) {
             Err(Error::Schema(text)) => {
-                assert!(text.contains("damaged") && text.contains(&copy.display().to_string()), "{text}");
+                assert!(
+                    text.contains("damaged") && text.contains(&copy.display().to_string()),
+                    "{text}"
+                );
                 refused += 1;
             }
             Err(other) => panic!("page {page}: {other:?}"),

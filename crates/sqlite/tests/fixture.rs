@@ -5,7 +5,11 @@ use posthouse_core::{Admin, Store, Timestamp};
 use posthouse_sqlite::Sqlite;
 use posthouse_testkit::{Caller, Fixture};
 use rusqlite::{Connection, types::ValueRef};
-use std::{path::{Path, PathBuf}, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tempfile::TempDir;
 
 use crate::caller::SqliteCaller;
@@ -32,7 +36,9 @@ pub async fn fresh() -> SqliteFixture {
 
 impl SqliteFixture {
     pub fn new() -> Self {
-        let fixture = Self { dir: TempDir::new().unwrap() };
+        let fixture = Self {
+            dir: TempDir::new().unwrap(),
+        };
         Sqlite::migrate(fixture.path()).unwrap();
         let db = fixture.connect();
         db.execute_batch(TEST_TABLES).unwrap();
@@ -81,12 +87,20 @@ impl Fixture for SqliteFixture {
     }
 
     async fn advance(&self, by: Duration) {
-        let by = i64::try_from(by.as_micros()).unwrap();
-        self.connect().execute("UPDATE test_clock SET now = now + ?1", [by]).unwrap();
+        let (path, by) = (self.path(), i64::try_from(by.as_micros()).unwrap());
+        // Aside, because it waits for the transaction of a caller who may be waiting for this thread.
+        let moved = move || {
+            connect(&path)
+                .execute("UPDATE test_clock SET now = now + ?1", [by])
+                .unwrap()
+        };
+        tokio::task::spawn_blocking(moved).await.unwrap();
     }
 
     async fn now(&self) -> Timestamp {
-        let now = self.connect().query_row("SELECT now FROM posthouse_clock", [], |row| row.get(0));
+        let now = self
+            .connect()
+            .query_row("SELECT now FROM posthouse_clock", [], |row| row.get(0));
         Timestamp::from_micros(now.unwrap())
     }
 
@@ -118,7 +132,10 @@ fn records(db: &Connection, table: &str) -> Vec<String> {
     let mut rows = statement.query([]).unwrap();
     let mut lines = Vec::new();
     while let Some(row) = rows.next().unwrap() {
-        let values = names.iter().enumerate().map(|(at, name)| format!("{name}={}", shown(row.get_ref(at).unwrap())));
+        let values = names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| format!("{name}={}", shown(row.get_ref(at).unwrap())));
         lines.push(format!("{table} {}", values.collect::<Vec<_>>().join(" ")));
     }
     lines

@@ -1,5 +1,8 @@
 //! The SQLite store under the suite that every store passes, and what is SQLite's own.
 
+// A test fails by panicking, and so do the helpers of tests.
+#![allow(clippy::unwrap_used)]
+
 mod caller;
 mod files;
 mod fixture;

@@ -29,7 +29,9 @@ async fn all(store: &Sqlite) -> Vec<MessageView> {
 /// What an INSERT is refused with.
 fn refused(db: &Connection, values: &str) -> String {
     let before = dump(db);
-    let error = db.execute(&format!("INSERT INTO posthouse_enqueue {values}"), []).unwrap_err();
+    let error = db
+        .execute(&format!("INSERT INTO posthouse_enqueue {values}"), [])
+        .unwrap_err();
     assert_eq!(dump(db), before, "{values} changed the store");
     error.to_string()
 }
@@ -51,16 +53,26 @@ db.execute(
     );
     let store = fixture.open();
     fixture.advance(Duration::from_secs(2)).await;
-    let mut claimed = store.claim(&Claim::new("w", 10, Duration::from_secs(15))).await.unwrap();
+    let mut claimed = store
+        .claim(&Claim::new("w", 10, Duration::from_secs(15)))
+        .await
+        .unwrap();
     claimed.sort_by_key(|c| c.lease.seq);
     assert_eq!(claimed[0].delivery.payload, br#"{"order": 42}"#);
     assert_eq!(claimed[0].delivery.content_type, "application/json");
-    assert_eq!(claimed[0].delivery.id.0.get_version_num(), 4, "an absent id is a random one");
+    assert_eq!(
+        claimed[0].delivery.id.0.get_version_num(),
+        4,
+        "an absent id is a random one"
+    );
     assert_eq!(claimed[1].delivery.payload, [0, 255]);
     assert_eq!(claimed[1].delivery.content_type, "application/octet-stream");
     let full = &claimed[2];
     assert_eq!(full.delivery.id.to_string(), ID);
-    assert_eq!((full.delivery.tenant.as_str(), full.delivery.namespace.as_str()), ("acme", "shop"));
+    assert_eq!(
+        (full.delivery.tenant.as_str(), full.delivery.namespace.as_str()),
+        ("acme", "shop")
+    );
     assert_eq!(full.delivery.order_key.as_deref(), Some("k"));
     assert_eq!(full.delivery.headers.get("X-Shop").map(String::as_str), Some("1"));
     assert_eq!(full.lease.standing.max_attempts, 3);
@@ -80,8 +92,16 @@ db.executemany(insert, [('1', 'k', 10), ('2', 'k', 0), ('3', None, 5), ('4', 'ot
     let store = fixture.open();
     let mut order = Vec::new();
     for _ in 0..3 {
-        let claimed = store.claim(&Claim::new("w", 10, Duration::from_secs(60))).await.unwrap();
-        order.push(claimed.into_iter().map(|c| String::from_utf8(c.delivery.payload).unwrap()).collect::<Vec<_>>());
+        let claimed = store
+            .claim(&Claim::new("w", 10, Duration::from_secs(60)))
+            .await
+            .unwrap();
+        order.push(
+            claimed
+                .into_iter()
+                .map(|c| String::from_utf8(c.delivery.payload).unwrap())
+                .collect::<Vec<_>>(),
+        );
         fixture.advance(Duration::from_secs(5)).await;
     }
     assert_eq!(order, [vec!["4"], vec!["3"], vec!["1", "2"]]);
@@ -102,7 +122,9 @@ async fn a_repeated_insert_writes_nothing_and_other_content_is_refused() {
     let db = fixture.connect();
     let insert = |values: &str| {
         let columns = "INSERT INTO posthouse_enqueue (topic, payload, dedupe_key, id) VALUES";
-        db.execute(&format!("{columns} {values}"), []).map(|_| ()).map_err(|error| error.to_string())
+        db.execute(&format!("{columns} {values}"), [])
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     };
     insert(&format!("('t', '1', 'd', '{ID}')")).unwrap();
     let before = dump(&db);
@@ -111,7 +133,10 @@ async fn a_repeated_insert_writes_nothing_and_other_content_is_refused() {
     insert(&format!("('t', '1', 'd', '{}')", ID.replace('-', "").to_uppercase())).unwrap();
     assert_eq!(dump(&db), before);
     let by_key = insert("('t', '2', 'd', NULL)").unwrap_err();
-    assert!(by_key.starts_with("posthouse: STORAGE.CONFLICT: dedupe_key: "), "{by_key}");
+    assert!(
+        by_key.starts_with("posthouse: STORAGE.CONFLICT: dedupe_key: "),
+        "{by_key}"
+    );
     let by_id = insert(&format!("('t', '2', NULL, '{ID}')")).unwrap_err();
     assert!(by_id.starts_with("posthouse: STORAGE.CONFLICT: id: "), "{by_id}");
     assert_eq!(dump(&db), before);
@@ -122,7 +147,8 @@ async fn a_repeated_insert_writes_nothing_and_other_content_is_refused() {
 async fn rust_and_plain_sql_meet_in_one_dedupe_key() {
     let fixture = SqliteFixture::new();
     let (store, mut db) = (fixture.open(), fixture.connect());
-    let sql = "INSERT INTO posthouse_enqueue (topic, payload, content_type, dedupe_key) VALUES ('t', 'x', 'text/plain', ?1)";
+    let sql =
+        "INSERT INTO posthouse_enqueue (topic, payload, content_type, dedupe_key) VALUES ('t', 'x', 'text/plain', ?1)";
     db.execute(sql, ["a"]).unwrap();
     let id = all(&store).await[0].id;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
@@ -131,10 +157,15 @@ async fn rust_and_plain_sql_meet_in_one_dedupe_key() {
     assert_eq!(outbox.enqueue(&tx, &same).unwrap(), Enqueued::Duplicate(id));
     let other = Message::bytes("t", "text/plain", "y").dedupe_key("a");
     match outbox.enqueue(&tx, &other) {
-        Err(Error::DedupeConflict { key: "dedupe_key", existing }) => assert_eq!(existing, id),
+        Err(Error::DedupeConflict {
+            key: "dedupe_key",
+            existing,
+        }) => assert_eq!(existing, id),
         answer => panic!("{answer:?}"),
     }
-    outbox.enqueue(&tx, &Message::bytes("t", "text/plain", "x").dedupe_key("b")).unwrap();
+    outbox
+        .enqueue(&tx, Message::bytes("t", "text/plain", "x").dedupe_key("b"))
+        .unwrap();
     tx.commit().unwrap();
     db.execute(sql, ["b"]).unwrap();
     assert_eq!(all(&store).await.len(), 2);
@@ -145,16 +176,24 @@ async fn rust_and_plain_sql_meet_in_one_dedupe_key() {
 async fn a_plain_sql_dedupe_key_outlives_its_body() {
     let fixture = SqliteFixture::new();
     let store = fixture.open();
-    let sql = "INSERT INTO posthouse_enqueue (topic, payload, content_type, dedupe_key) VALUES ('t', 'x', 'text/plain', 'a')";
+    let sql =
+        "INSERT INTO posthouse_enqueue (topic, payload, content_type, dedupe_key) VALUES ('t', 'x', 'text/plain', 'a')";
     fixture.connect().execute(sql, []).unwrap();
     let id = all(&store).await[0].id;
     store.resolve(id, "op", "seen").await.unwrap();
     fixture.advance(Duration::from_secs(3600)).await;
     assert_eq!(store.prune(Duration::from_secs(60), 10).await.unwrap().messages, 1);
-    let enqueue = async |body: &str| store.enqueue_now(vec![Message::bytes("t", "text/plain", body).dedupe_key("a")]).await;
+    let enqueue = async |body: &str| {
+        store
+            .enqueue_now(vec![Message::bytes("t", "text/plain", body).dedupe_key("a")])
+            .await
+    };
     assert_eq!(enqueue("x").await.unwrap(), [Enqueued::Duplicate(id)]);
     assert!(matches!(enqueue("y").await, Err(Error::DedupeConflict { existing, .. }) if existing == id));
-    let kept: Vec<u8> = fixture.connect().query_row("SELECT digest FROM posthouse_dedupe", [], |row| row.get(0)).unwrap();
+    let kept: Vec<u8> = fixture
+        .connect()
+        .query_row("SELECT digest FROM posthouse_dedupe", [], |row| row.get(0))
+        .unwrap();
     assert_eq!(kept, Digest::of("text/plain", b"x").as_bytes());
 }
 
@@ -170,33 +209,60 @@ async fn what_no_store_may_accept_is_refused_with_its_field() {
         ("topic", "(topic, payload) VALUES ('a' || char(10) || 'b', '1')"),
         ("topic", "(topic, payload) VALUES ('a' || char(0) || 'b', '1')"),
         ("topic", "(topic, payload) VALUES ('http:', '1')"),
-        ("topic", "(topic, payload) VALUES ('http://user:secret@example.com/', '1')"),
+        (
+            "topic",
+            "(topic, payload) VALUES ('http://user:secret@example.com/', '1')",
+        ),
         ("payload", "(topic, payload) VALUES ('t', NULL)"),
         ("payload", "(topic, payload) VALUES ('t', 42)"),
         ("payload", "(topic, payload) VALUES ('t', 'no json')"),
         ("payload", "(topic, payload) VALUES ('t', zeroblob(16777217))"),
         ("content_type", "(topic, payload, content_type) VALUES ('t', 'x', '')"),
-        ("tenant", "(topic, payload, tenant) VALUES ('t', '1', printf('%.256c', 'x'))"),
+        (
+            "tenant",
+            "(topic, payload, tenant) VALUES ('t', '1', printf('%.256c', 'x'))",
+        ),
         ("namespace", "(topic, payload, namespace) VALUES ('t', '1', '')"),
         ("order_key", "(topic, payload, order_key) VALUES ('t', '1', '')"),
-        ("dedupe_key", "(topic, payload, dedupe_key) VALUES ('t', '1', char(133))"),
+        (
+            "dedupe_key",
+            "(topic, payload, dedupe_key) VALUES ('t', '1', char(133))",
+        ),
         ("headers", "(topic, payload, headers) VALUES ('t', '1', 'no json')"),
         ("headers", "(topic, payload, headers) VALUES ('t', '1', '[1]')"),
         ("headers", "(topic, payload, headers) VALUES ('t', '1', '{\"a\": 1}')"),
-        ("headers", "(topic, payload, headers) VALUES ('t', '1', '{\"Host\": \"x\"}')"),
-        ("headers", "(topic, payload, headers) VALUES ('t', '1', '{\"a b\": \"x\"}')"),
-        ("headers", "(topic, payload, headers) VALUES ('t', '1', '{\"a\": \"x\\r\\ny\"}')"),
-        ("headers", "(topic, payload, headers) VALUES ('t', '1', '{\"a\": \"x\\u0000y\"}')"),
+        (
+            "headers",
+            "(topic, payload, headers) VALUES ('t', '1', '{\"Host\": \"x\"}')",
+        ),
+        (
+            "headers",
+            "(topic, payload, headers) VALUES ('t', '1', '{\"a b\": \"x\"}')",
+        ),
+        (
+            "headers",
+            "(topic, payload, headers) VALUES ('t', '1', '{\"a\": \"x\\r\\ny\"}')",
+        ),
+        (
+            "headers",
+            "(topic, payload, headers) VALUES ('t', '1', '{\"a\": \"x\\u0000y\"}')",
+        ),
         ("delay", "(topic, payload, delay) VALUES ('t', '1', -1)"),
         ("delay", "(topic, payload, delay) VALUES ('t', '1', 1e9)"),
         ("delay", "(topic, payload, delay) VALUES ('t', '1', 'soon')"),
         ("deliver_in", "(topic, payload, deliver_in) VALUES ('t', '1', 0)"),
-        ("deliver_in", "(topic, payload, delay, deliver_in) VALUES ('t', '1', 5, 5)"),
+        (
+            "deliver_in",
+            "(topic, payload, delay, deliver_in) VALUES ('t', '1', 5, 5)",
+        ),
         ("id", "(topic, payload, id) VALUES ('t', '1', 'me')"),
         ("id", "(topic, payload, id) VALUES ('t', '1', X'0102')"),
         ("max_attempts", "(topic, payload, max_attempts) VALUES ('t', '1', 0)"),
         ("on_dead", "(topic, payload, on_dead) VALUES ('t', '1', 'stop')"),
-        ("on_duplicate", "(topic, payload, on_duplicate) VALUES ('t', '1', 'maybe')"),
+        (
+            "on_duplicate",
+            "(topic, payload, on_duplicate) VALUES ('t', '1', 'maybe')",
+        ),
     ];
     for (field, values) in cases {
         let error = refused(&db, values);
@@ -233,7 +299,10 @@ async fn text_that_is_no_utf8_is_delivered_and_settled() {
     db.execute(insert, []).unwrap();
     db.execute(insert, []).unwrap();
     let store = fixture.open();
-    let claimed = store.claim(&Claim::new("w", 10, Duration::from_secs(15))).await.unwrap();
+    let claimed = store
+        .claim(&Claim::new("w", 10, Duration::from_secs(15)))
+        .await
+        .unwrap();
     assert_eq!(claimed.len(), 2);
     assert_eq!(claimed[0].delivery.topic, "t\u{fffd}");
     let settlements: Vec<_> = claimed
@@ -241,5 +310,12 @@ async fn text_that_is_no_utf8_is_delivered_and_settled() {
         .map(|c| posthouse_core::Settlement::released(&c.lease, Duration::ZERO))
         .collect();
     assert!(store.settle(&settlements).await.unwrap().iter().all(|v| v.is_settled()));
-    assert_eq!(store.claim(&Claim::new("w", 10, Duration::from_secs(15))).await.unwrap().len(), 2);
+    assert_eq!(
+        store
+            .claim(&Claim::new("w", 10, Duration::from_secs(15)))
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
 }

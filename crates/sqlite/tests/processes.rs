@@ -30,12 +30,17 @@ fn told(child: Child) -> Vec<String> {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).unwrap();
-    lines.lines().filter_map(|line| line.split_once("told ")).map(|(_, word)| word.to_owned()).collect()
+    lines
+        .lines()
+        .filter_map(|line| line.split_once("told "))
+        .map(|(_, word)| word.to_owned())
+        .collect()
 }
 
+// The output is how a child answers.
+#[allow(clippy::print_stdout)]
 fn tell(word: &str) {
-    use std::io::Write;
-    writeln!(std::io::stdout(), "\ntold {word}").unwrap();
+    println!("\ntold {word}");
 }
 
 /// Claims and delivers until nothing is left, and tells each id.
@@ -43,7 +48,10 @@ async fn drain(path: &Path, worker: &str) -> usize {
     let store = Sqlite::open(path).unwrap();
     let mut count = 0;
     loop {
-        let claimed = store.claim(&Claim::new(worker, 7, Duration::from_secs(60))).await.unwrap();
+        let claimed = store
+            .claim(&Claim::new(worker, 7, Duration::from_secs(60)))
+            .await
+            .unwrap();
         if claimed.is_empty() {
             return count;
         }
@@ -91,11 +99,19 @@ async fn three_processes_drain_one_file_exactly_once() {
     assert_eq!(drained.len(), all.len(), "none twice");
     assert_eq!(drained.into_iter().collect::<BTreeSet<_>>(), all);
     let store = Sqlite::open(&path).unwrap();
-    let done = Filter { state: Some(State::Done), limit: 1000, ..Filter::default() };
+    let done = Filter {
+        state: Some(State::Done),
+        limit: 1000,
+        ..Filter::default()
+    };
     assert_eq!(store.list(&done).await.unwrap().messages.len(), 600);
     let attempts: i64 = Connection::open(&path)
         .unwrap()
-        .query_row("SELECT count(*) FROM posthouse_attempt WHERE attempt = 1 AND outcome = 'delivered'", [], |row| row.get(0))
+        .query_row(
+            "SELECT count(*) FROM posthouse_attempt WHERE attempt = 1 AND outcome = 'delivered'",
+            [],
+            |row| row.get(0),
+        )
         .unwrap();
     assert_eq!(attempts, 600);
 }
@@ -122,8 +138,10 @@ fn many_migrators_at_once_all_succeed() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
     children.into_iter().for_each(|child| drop(told(child)));
-    let versions: i64 =
-        Connection::open(&path).unwrap().query_row("SELECT count(*) FROM posthouse_schema", [], |row| row.get(0)).unwrap();
+    let versions: i64 = Connection::open(&path)
+        .unwrap()
+        .query_row("SELECT count(*) FROM posthouse_schema", [], |row| row.get(0))
+        .unwrap();
     assert_eq!(versions, 1);
 }
 
@@ -138,7 +156,10 @@ async fn one_process_enqueues_one_message() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     let store = Sqlite::open(&file).unwrap();
-    store.enqueue_now(vec![Message::bytes("t", "text/plain", "x")]).await.unwrap();
+    store
+        .enqueue_now(vec![Message::bytes("t", "text/plain", "x")])
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -150,7 +171,11 @@ async fn a_commit_in_another_process_wakes_a_sleeper() {
     let claim = Claim::new("w", 1, Duration::from_secs(60));
     store.asleep("w", Duration::from_secs(1)).await.unwrap();
     assert!(store.claim(&claim).await.unwrap().is_empty());
-    assert_eq!(store.wake(Duration::from_millis(30)).await.unwrap(), Wake::Elapsed, "an empty claim wakes nobody");
+    assert_eq!(
+        store.wake(Duration::from_millis(30)).await.unwrap(),
+        Wake::Elapsed,
+        "an empty claim wakes nobody"
+    );
     let child = child("one_process_enqueues_one_message", &path);
     let since = Instant::now();
     // Migrating again commits nothing, but opening a database may; only a message counts.

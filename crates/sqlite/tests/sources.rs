@@ -4,13 +4,18 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 fn names(folder: &str, ending: &str) -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     files.filter(|name| name.ends_with(ending)).collect()
 }
 
 fn sources() -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    names("src", ".rs").iter().map(|name| fs::read_to_string(folder.join(name)).unwrap()).collect()
+    names("src", ".rs")
+        .iter()
+        .map(|name| fs::read_to_string(folder.join(name)).unwrap())
+        .collect()
 }
 
 /// A constant that nobody uses is a warning of the compiler, so to be included is to be run.

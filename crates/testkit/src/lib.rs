@@ -8,6 +8,7 @@
 
 pub mod fixture;
 pub mod memory;
+pub mod page;
 pub mod suite;
 
 pub use fixture::{Caller, Fixture};

@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 8] = [
+const CONTROLS: [(Flaw, &[&str]); 11] = [
     (
         Flaw::NoFence,
         &[
@@ -16,11 +16,16 @@ const CONTROLS: [(Flaw, &[&str]); 8] = [
             "a_foreign_token_is_refused",
             "settle_in_refuses_a_lost_lease",
             "a_lease_from_before_the_replay_is_refused",
+            "a_stale_run_is_refused_after_the_takeover",
         ],
     ),
     (
         Flaw::FenceByWorker,
-        &["workers_of_one_name_are_told_apart", "a_foreign_token_is_refused"],
+        &[
+            "workers_of_one_name_are_told_apart",
+            "a_foreign_token_is_refused",
+            "a_stale_run_is_refused_after_the_takeover",
+        ],
     ),
     (
         Flaw::RepairWithoutGuard,
@@ -37,9 +42,22 @@ const CONTROLS: [(Flaw, &[&str]); 8] = [
         &[
             "a_refused_follow_up_leaves_its_lease_untouched",
             "a_poisoned_follow_up_spoils_no_other",
+            "a_handler_that_rolls_back_late_has_lost_its_lease",
+            "of_two_handlers_one_settles",
+            "the_same_report_at_once_is_written_once",
         ],
     ),
-    (Flaw::CountBasedKeyLimit, &["a_key_belongs_to_one_claim_at_a_time"]),
+    (
+        Flaw::CountBasedKeyLimit,
+        &[
+            "a_key_belongs_to_one_claim_at_a_time",
+            "a_key_in_use_delays_no_other_key",
+            "a_run_is_cut_by_the_batch",
+            "a_run_half_settled_still_holds_its_key",
+            "a_run_half_repaired_still_holds_its_key",
+            "a_relaxed_late_commit_is_sent_when_it_is_there",
+        ],
+    ),
     (
         Flaw::CursorPolling,
         &[
@@ -47,6 +65,9 @@ const CONTROLS: [(Flaw, &[&str]); 8] = [
             "what_went_back_is_not_skipped",
             "a_failure_is_due_again_after_its_backoff",
             "a_replay_begins_a_new_generation",
+            "commits_in_reverse_order_are_all_claimed",
+            "an_old_open_transaction_holds_back_nobody",
+            "a_blocker_is_replayed_in_its_place",
         ],
     ),
     (
@@ -57,6 +78,8 @@ const CONTROLS: [(Flaw, &[&str]); 8] = [
             "fifty_sessions_on_one_key_make_one_message",
             "the_lifetime_starts_when_the_message_ends",
             "the_key_outlives_the_body",
+            "of_two_that_waited_one_creates",
+            "those_that_waited_are_told_by_the_commit",
         ],
     ),
     (
@@ -66,6 +89,36 @@ const CONTROLS: [(Flaw, &[&str]); 8] = [
             "death_on_the_last_attempt_ends_in_dead",
             "the_routes_budget_is_stamped",
             "attempts_are_gapless_and_epochs_rise",
+            "an_expired_run_loses_an_attempt_each",
+            "every_death_of_a_holder_blocks",
+            "what_becomes_due_is_claimed_once",
+        ],
+    ),
+    (
+        Flaw::HeadDoesNotHold,
+        &[
+            "a_backed_off_head_holds_its_key_and_nothing_else",
+            "a_delayed_head_holds_its_key_and_nothing_else",
+            "a_delay_in_the_middle_ends_the_run",
+        ],
+    ),
+    (
+        Flaw::RunGoesOn,
+        &[
+            "a_failure_in_a_run_releases_the_rest",
+            "a_release_in_a_run_releases_the_rest",
+            "the_rest_of_a_run_is_never_counted",
+            "a_dead_head_that_blocks_releases_its_run",
+            "a_handler_lets_go_of_its_run_at_its_commit",
+        ],
+    ),
+    (
+        Flaw::NoTurns,
+        &[
+            "strict_producers_take_turns",
+            "a_turn_ends_with_the_rollback",
+            "the_turn_passes_on_from_producer_to_producer",
+            "a_replay_to_the_tail_takes_its_turn",
         ],
     ),
 ];
@@ -102,24 +155,5 @@ fn every_flaw_has_a_control() {
                 .any(|(named, cases)| *named == flaw && !cases.is_empty()),
             "{flaw:?}"
         );
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn temp_matrix() {
-    for flaw in Flaw::ALL {
-        let mut hit = Vec::new();
-        for (area, case, run) in suite::CASES {
-            if ["enqueue","dedupe","claim","lease","settle","operator"].contains(area) { continue; }
-            let run = *run;
-            let fixture = MemoryFixture::with_flaw(flaw);
-            let running = tokio::spawn(async move { run(&fixture).await });
-            let abort = running.abort_handle();
-            let ok = matches!(tokio::time::timeout(Duration::from_secs(3), running).await, Ok(Ok(())));
-            abort.abort();
-            if !["enqueue","dedupe","claim","lease","settle","operator"].contains(area) {eprintln!("CASE {flaw:?} {area}::{case} {}", if ok {"passes"} else {"CAUGHT"});}
-            if !ok { hit.push(format!("{area}::{case}")); }
-        }
-        eprintln!("MATRIX {flaw:?} {hit:#?}");
     }
 }

@@ -246,6 +246,7 @@ impl Tables {
         entry.updated_at = now;
         entry.held = None;
         entry.released_by = None;
+        entry.note = None;
         entry.finished_at = step.standing.state.is_terminal().then_some(now);
         if step.standing.state == State::Pending {
             entry.due_at = now.plus(step.due_in);

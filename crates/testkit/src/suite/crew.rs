@@ -80,6 +80,8 @@ impl Crew {
 
     /// Sends one message, and says whether the next of its run may be sent.
     async fn send(&self, shared: &Shared, store: &dyn Store, claimed: &Claimed) -> bool {
+        // A send takes its time, and the others do not stand still.
+        tokio::task::yield_now().await;
         let settlement = (self.handle)(claimed);
         if settlement.step.evidence.is_some() {
             let mut sent = shared.sent.lock().unwrap_or_else(PoisonError::into_inner);

@@ -207,6 +207,7 @@ macro_rules! __cases {
                 the_rest_of_a_run_is_never_counted
                 a_rejected_head_that_passes_lets_its_run_go_on
                 an_expired_run_loses_an_attempt_each
+                a_stale_run_is_refused_after_the_takeover
                 a_run_half_repaired_still_holds_its_key
                 a_late_failure_releases_nothing
             }
@@ -263,13 +264,13 @@ macro_rules! __cases {
                 of_a_failure_and_the_next_report_one_is_first
                 an_unblocked_key_is_claimed_once
                 of_prune_and_replay_one_wins
-                what_becomes_due_is_claimed_once
-                no_state_is_seen_without_its_evidence
                 of_late_commits_and_claims_one_holds_the_key
             }
             soak {
                 producers_and_workers_with_failures
                 producers_and_workers_with_lost_leases
+                what_becomes_due_is_claimed_once
+                no_state_is_seen_without_its_evidence
             }
         }
     };

@@ -260,6 +260,18 @@ pub async fn an_expired_run_loses_an_attempt_each(fx: &dyn Fixture) {
     assert_sound(fx, &run.iter().map(|lease| lease.id).collect::<Vec<_>>()).await;
 }
 
+/// P4. The old holder comes back when another has the run: it can end nothing of it, nor have the rest of it let go.
+pub async fn a_stale_run_is_refused_after_the_takeover(fx: &dyn Fixture) {
+    let stale = leases(&run_of(fx, &["1", "2", "3"]).await);
+    assert_eq!(expire(fx).await, 3);
+    let store = fx.store().await;
+    // Of the same name: the token is the fence.
+    let current = claim(&*store, "w1", 10).await;
+    assert_gone(fx, &stale).await;
+    assert!(settle(&*store, released(&stale[0])).await.is_lost());
+    deliver(&*store, &current).await;
+}
+
 /// The repairer frees a run lease by lease; until the last one is settled the key stays with the old claim.
 pub async fn a_run_half_repaired_still_holds_its_key(fx: &dyn Fixture) {
     let run = leases(&run_of(fx, &["1", "2", "3"]).await);

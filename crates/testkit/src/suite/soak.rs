@@ -1,10 +1,14 @@
-//! Everything at once: producers, workers, failures and a clock that moves, and at the end every promise is looked at.
+//! Everything at once: producers, workers, observers, failures and a clock that moves; then every promise is looked at.
 
-use posthouse_core::{Filter, MessageId, State};
+use posthouse_core::{Filter, Lease, MessageId, Settlement, State};
 use std::{
+    collections::BTreeSet,
     future::Future,
     pin::Pin,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{crew::*, tools::*};
@@ -101,7 +105,9 @@ pub async fn producers_and_workers_with_lost_leases(fx: &dyn Fixture) {
         tokio::join!(produce(fx, 15, &ids), async {
             for _ in 0..40 {
                 fx.advance(LEASE / 2).await;
-                tokio::task::yield_now().await;
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
             }
         });
     };
@@ -116,4 +122,75 @@ pub async fn producers_and_workers_with_lost_leases(fx: &dyn Fixture) {
     };
     assert_eq!(fx.admin().await.list(&done).await.unwrap().messages.len(), ids.len());
     assert!(fx.store().await.expired(i64::MIN, 10).await.unwrap().is_empty());
+}
+
+/// Six relays meet what becomes due at one moment: each message once.
+pub async fn what_becomes_due_is_claimed_once(fx: &dyn Fixture) {
+    let some = (0..60).map(|n| match n % 3 {
+        0 => keyed(&format!("k{n}"), "x").delay(SECOND),
+        _ => message("x").delay(SECOND),
+    });
+    let ids = put_all(fx, some.collect()).await;
+    let mut relays = Vec::new();
+    for n in 0..6 {
+        let store = fx.store().await;
+        relays.push(async move {
+            let mut taken = Vec::new();
+            for _ in 0..15 {
+                taken.extend(leases(&claim(&*store, &format!("w{n}"), 4).await));
+                tokio::task::yield_now().await;
+            }
+            taken
+        });
+    }
+    let (taken, ()) = tokio::join!(at_once(relays), fx.advance(SECOND));
+    let mut taken: Vec<Lease> = taken.into_iter().flatten().collect();
+    // What is left over was in another's hands when it was looked at.
+    for _ in 0..3 {
+        taken.extend(leases(&claim(&*fx.store().await, "last", 100).await));
+    }
+    assert_eq!(taken.len(), ids.len());
+    assert_eq!(
+        taken.iter().map(|lease| lease.id).collect::<BTreeSet<_>>(),
+        ids.iter().copied().collect()
+    );
+    assert_sound(fx, &ids).await;
+}
+
+/// P6. Whoever sees a state finds the evidence of it, at every moment of a run.
+pub async fn no_state_is_seen_without_its_evidence(fx: &dyn Fixture) {
+    let ids = put_all(fx, vec![message("x"); 60]).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut observers = Vec::new();
+    for observer in 0..2 {
+        let (admin, over, ids) = (fx.admin().await, over.clone(), ids.clone());
+        observers.push(async move {
+            while !over.load(Ordering::SeqCst) {
+                for id in ids.iter().skip(observer) {
+                    // What is read first may be older than its evidence, never younger.
+                    let seen = admin.find(*id).await.unwrap().expect("it is never in between");
+                    let rows = admin.attempts(*id).await.unwrap();
+                    let ended = usize::from(seen.state != State::Leased);
+                    assert!(rows.len() + 1 >= seen.attempts as usize + ended, "{seen:?} {rows:?}");
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+    }
+    let store = fx.store().await;
+    let working = async {
+        for batch in 0..12_usize {
+            let held = leases(&claim(&*store, "w1", 10).await);
+            let end = |(n, lease): (usize, &Lease)| match (n + batch) % 3 {
+                0 => failed_again(lease, 2),
+                _ => delivered(lease),
+            };
+            let batch: Vec<Settlement> = held.iter().enumerate().map(end).collect();
+            settle_all(&*store, &batch).await;
+            tokio::task::yield_now().await;
+        }
+        over.store(true, Ordering::SeqCst);
+    };
+    tokio::join!(at_once(observers), working);
+    assert_sound(fx, &ids).await;
 }

@@ -5,7 +5,7 @@ use posthouse_core::{Event, State};
 use super::{
     bug::Bug,
     config::{Config, Start},
-    store::number,
+    record::number,
     worker::{How, Phase, in_turn},
     world::{Producer, World},
 };

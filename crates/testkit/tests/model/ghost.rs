@@ -4,11 +4,7 @@
 
 use posthouse_core::{Event, Lease, LeaseToken, Settlement, State};
 
-use super::{
-    config::Config,
-    store::{Store, number},
-    world::Answer,
-};
+use super::{config::Config, record::number, store::Store, world::Answer};
 
 /// The true history, cut down to what the promises ask for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

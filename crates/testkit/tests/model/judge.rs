@@ -6,7 +6,8 @@ use std::ops::BitOrAssign;
 use super::{
     config::{Config, Start},
     ghost::Grant,
-    store::{Evidence, Record, Store, number},
+    record::{Evidence, Record, number},
+    store::Store,
     worker::Place,
     world::{Answer, Outbox, Producer, World},
 };

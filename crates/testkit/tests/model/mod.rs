@@ -7,7 +7,7 @@
 //! | to read about | open |
 //! |---|---|
 //! | what is assumed: messages, workers, bounds | [`config`] |
-//! | the store, and the bugs that can be planted in it | [`store`], [`bug`] |
+//! | the store, and the bugs that can be planted in it | [`store`], [`record`], [`bug`] |
 //! | who acts, and how | [`worker`], [`world`], [`actions`] |
 //! | what must hold | [`judge`] (each step), [`promises`] (each state) |
 //! | the runs | [`sound`] (nothing is found), [`planted`] (each bug is found) |
@@ -19,6 +19,7 @@ mod ghost;
 mod judge;
 mod planted;
 mod promises;
+mod record;
 mod sound;
 mod store;
 mod worker;

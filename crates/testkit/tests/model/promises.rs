@@ -10,7 +10,7 @@ use std::{
 use super::{
     config::Config,
     judge::Promise,
-    store::Record,
+    record::Record,
     world::{Answer, Outbox, Producer, World},
 };
 

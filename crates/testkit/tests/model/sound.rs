@@ -127,7 +127,6 @@ fn one_claim_of_two_messages() {
         batch: 2,
         grants: 2,
         releases: true,
-        slow_repair: true,
         late_sends: true,
         sights: vec![Sight::AllDone, Sight::Exhausted, Sight::DeadUnsent],
         ..free(2)

@@ -4,16 +4,15 @@
 //! no end.
 
 use posthouse_core::{
-    AttemptOutcome, DeadReason, Event, Lease, LeaseToken, Limits, MessageId, RetryPolicy, Settlement, Standing, State,
-    Step, Verdict,
+    DeadReason, Event, Lease, LeaseToken, Limits, RetryPolicy, Settlement, Standing, State, Step, Verdict,
     machine::{Ctx, step},
 };
-use std::time::Duration;
 use uuid::Uuid;
 
 use super::{
     bug::Bug,
-    config::{Config, in_ticks},
+    config::Config,
+    record::{Evidence, Granted, Reach, Record, number},
 };
 
 /// All that is committed.
@@ -27,52 +26,6 @@ pub struct Store {
     cursor: usize,
 }
 
-/// A message in the store.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Record {
-    pub msg: usize,
-    pub standing: Standing,
-    pub reason: Option<DeadReason>,
-    /// Its place in its line.
-    pub pos: u8,
-    /// Ticks until it is due.
-    pub wait: u8,
-    /// Ticks until it lapses.
-    pub lapses_in: Option<u8>,
-    pub lease: Option<Granted>,
-    /// The token of its last release, so that a repeated one is known.
-    pub released_by: Option<LeaseToken>,
-    /// It is terminal, and its key waits for it.
-    pub blocks: bool,
-    pub attempts: Vec<Evidence>,
-}
-
-/// A lease as the store keeps it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Granted {
-    pub token: LeaseToken,
-    /// Ticks until the deadline; at none it has passed.
-    pub left: u8,
-}
-
-/// A record of how a lease ended.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Evidence {
-    pub epoch: u64,
-    pub generation: u32,
-    pub attempt: u32,
-    pub token: LeaseToken,
-    pub outcome: AttemptOutcome,
-}
-
-/// How far a write gets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reach {
-    Whole,
-    /// Only the first half, where a bug made two halves of it.
-    Torn,
-}
-
 impl Store {
     /// The place that a producer, or a replay, takes at the tail.
     pub fn draw(&mut self) -> u8 {
@@ -82,24 +35,8 @@ impl Store {
 
     /// What a producer's commit makes visible.
     pub fn insert(&mut self, config: &Config, msg: usize, pos: u8) {
-        let plan = config.messages[msg];
-        let record = Record {
-            msg,
-            standing: Standing {
-                releases: plan.releases,
-                ..Standing::new(plan.budget)
-            },
-            reason: None,
-            pos: if plan.key.is_some() { pos } else { 0 },
-            wait: 0,
-            lapses_in: plan.lapses_in,
-            lease: None,
-            released_by: None,
-            blocks: false,
-            attempts: Vec::new(),
-        };
         let at = self.records.partition_point(|r| r.msg < msg);
-        self.records.insert(at, record);
+        self.records.insert(at, Record::new(config, msg, pos));
     }
 
     pub fn find(&self, msg: usize) -> Option<&Record> {
@@ -347,57 +284,6 @@ enum Turn {
     Due,
 }
 
-impl Record {
-    /// What a holder is told.
-    fn as_lease(&self, config: &Config, token: LeaseToken) -> Lease {
-        Lease {
-            id: MessageId(Uuid::from_u128(self.msg as u128)),
-            seq: self.msg as i64,
-            token,
-            standing: self.standing,
-            on_dead: config.messages[self.msg].on_dead,
-        }
-    }
-
-    /// Writes a settlement that passed the fence: the state and its evidence are one write.
-    fn end(&mut self, config: &Config, settlement: &Settlement, reach: Reach) {
-        let step = &settlement.step;
-        self.take(step);
-        self.blocks = self.standing.state == State::Dead && config.blocks(self.msg);
-        let Some(outcome) = step.evidence else {
-            self.released_by = Some(settlement.lease.token);
-            self.standing.attempts += u32::from(config.has(Bug::ReleaseKeepsCount));
-            return;
-        };
-        if reach == Reach::Torn && config.has(Bug::EvidenceApart) {
-            return;
-        }
-        self.attempts.push(Evidence {
-            epoch: settlement.lease.standing.epoch,
-            generation: step.standing.generation,
-            attempt: step.standing.attempts,
-            token: settlement.lease.token,
-            outcome,
-        });
-    }
-
-    /// Goes back unsent, because another failed. That never counts, so core is not told of more releases than are free.
-    fn let_go(&mut self, config: &Config, token: LeaseToken) {
-        let mut lease = self.as_lease(config, token);
-        lease.standing.releases = lease.standing.releases.min(Limits::FREE_RELEASES - 1);
-        self.end(config, &Settlement::released(&lease, Duration::ZERO), Reach::Whole);
-    }
-
-    /// Goes where core says. Whatever happened, the lease is over and an earlier release is forgotten.
-    fn take(&mut self, step: &Step) {
-        self.standing = step.standing;
-        self.reason = step.reason;
-        self.wait = in_ticks(step.due_in);
-        self.lease = None;
-        self.released_by = None;
-    }
-}
-
 /// The standing that an operator's verb is judged by: the true one, unless the store is too obliging.
 fn seen_by_operator(config: &Config, record: &Record, verb: Event) -> Standing {
     let state = match (verb, record.standing.state) {
@@ -433,11 +319,6 @@ fn apply(from: Standing, event: Event) -> Result<Step, posthouse_core::Illegal> 
         roll: 0.5,
     };
     step(from, event, ctx)
-}
-
-/// The model's number of a message.
-pub fn number(id: MessageId) -> usize {
-    usize::try_from(id.0.as_u128()).expect("the model numbers its messages")
 }
 
 /// Unique, as a random one would be, and the same in every order of events that leads to the same grant, so that fewer

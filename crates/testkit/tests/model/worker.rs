@@ -3,7 +3,7 @@
 
 use posthouse_core::{Lease, Outcome, RetryPolicy, Settlement, State};
 
-use super::{bug::Bug, config::Config, store::number};
+use super::{bug::Bug, config::Config, record::number};
 
 /// The leases of one claim, in the order they were given. A crash empties it.
 pub type Run = Vec<Held>;

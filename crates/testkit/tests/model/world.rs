@@ -11,7 +11,8 @@ use super::{
     ghost::Ghost,
     judge::{self, Promise, Wrongs},
     promises::{self, Tally},
-    store::{Reach, Store, number},
+    record::{Reach, number},
+    store::Store,
     worker::{Held, How, Phase, Place, Run, is_over, put_away},
 };
 
