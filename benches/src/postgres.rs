@@ -43,7 +43,11 @@ async fn session(url: &str) -> Client {
 impl Bench {
     pub async fn new() -> Self {
         let url = std::env::var("POSTHOUSE_BENCH_POSTGRES").expect("run benches/run, which starts a private server");
-        Postgres::open(&url, Options::default()).unwrap().migrate().await.unwrap();
+        Postgres::open(&url, Options::default())
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
         let store = Arc::new(Postgres::connect(&url).await.unwrap());
         let control = session(&url).await;
         Self { url, store, control }
@@ -95,10 +99,16 @@ impl Bench {
 
     /// Every message delivered once, with one attempt, and nothing left over.
     async fn verify_drained(&self, n: usize) {
-        let done = self.count("SELECT count(*) FROM posthouse.attempt WHERE outcome = 1 AND epoch = 1 AND attempt = 1").await;
+        let done = self
+            .count("SELECT count(*) FROM posthouse.attempt WHERE outcome = 1 AND epoch = 1 AND attempt = 1")
+            .await;
         let distinct = self.count("SELECT count(DISTINCT seq) FROM posthouse.attempt").await;
         let left = self.count("SELECT (SELECT count(*) FROM posthouse.ready) + (SELECT count(*) FROM posthouse.leased) + (SELECT count(*) FROM posthouse.keyed)").await;
-        assert_eq!((done, distinct, left), (n as i64, n as i64, 0), "verification failed: no number");
+        assert_eq!(
+            (done, distinct, left),
+            (n as i64, n as i64, 0),
+            "verification failed: no number"
+        );
     }
 
     pub async fn bulk_enqueue(&self, report: &mut Report) {
@@ -111,7 +121,9 @@ impl Bench {
             self.clear().await;
             let start = Instant::now();
             for chunk in 0..N / 1000 {
-                let messages: Vec<_> = (0..1000).map(|i| Message::bytes("bench", "application/json", body(chunk * 1000 + i))).collect();
+                let messages: Vec<_> = (0..1000)
+                    .map(|i| Message::bytes("bench", "application/json", body(chunk * 1000 + i)))
+                    .collect();
                 let mut tx = client.transaction().await.unwrap();
                 outbox.enqueue_all(&mut tx, messages).await.unwrap();
                 tx.commit().await.unwrap();
@@ -124,9 +136,15 @@ impl Bench {
             for chunk in 0..N / 1000 {
                 let ids: Vec<_> = (0..1000).map(|_| Uuid::now_v7()).collect();
                 let bodies: Vec<_> = (0..1000).map(|i| body(chunk * 1000 + i)).collect();
-                let digests: Vec<_> = bodies.iter().map(|b| posthouse_core::Digest::of("application/json", b).0.to_vec()).collect();
+                let digests: Vec<_> = bodies
+                    .iter()
+                    .map(|b| posthouse_core::Digest::of("application/json", b).0.to_vec())
+                    .collect();
                 let (topics, types) = (vec!["bench"; 1000], vec!["application/json"; 1000]);
-                client.execute(&statement, &[&ids, &topics, &types, &bodies, &digests]).await.unwrap();
+                client
+                    .execute(&statement, &[&ids, &topics, &types, &bodies, &digests])
+                    .await
+                    .unwrap();
             }
             raws.push(N as f64 / start.elapsed().as_secs_f64());
             assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
@@ -139,8 +157,22 @@ impl Bench {
             copies.push(N as f64 / start.elapsed().as_secs_f64());
             assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
         }
-        report.compare("B1", "bulk enqueue, 1000 per transaction, against one INSERT", "/s", &raws, &ours, Bar::AtLeast(0.8));
-        report.compare("B1", "bulk enqueue, against binary COPY into both tables", "/s", &copies, &ours, Bar::AtLeast(0.7));
+        report.compare(
+            "B1",
+            "bulk enqueue, 1000 per transaction, against one INSERT",
+            "/s",
+            &raws,
+            &ours,
+            Bar::AtLeast(0.8),
+        );
+        report.compare(
+            "B1",
+            "bulk enqueue, against binary COPY into both tables",
+            "/s",
+            &copies,
+            &ours,
+            Bar::AtLeast(0.7),
+        );
     }
 
     pub async fn single_enqueue(&self, report: &mut Report) {
@@ -155,7 +187,10 @@ impl Bench {
             let start = Instant::now();
             for n in 0..N {
                 let mut tx = client.transaction().await.unwrap();
-                outbox.enqueue(&mut tx, Message::bytes("bench", "application/json", body(n))).await.unwrap();
+                outbox
+                    .enqueue(&mut tx, Message::bytes("bench", "application/json", body(n)))
+                    .await
+                    .unwrap();
                 tx.commit().await.unwrap();
             }
             ours.push(N as f64 / start.elapsed().as_secs_f64());
@@ -165,14 +200,25 @@ impl Bench {
                 let tx = client.transaction().await.unwrap();
                 let bytes = body(n);
                 let digest = posthouse_core::Digest::of("application/json", &bytes).0.to_vec();
-                let seq: i64 = tx.query_one(&insert, &[&Uuid::now_v7(), &bytes, &digest]).await.unwrap().get(0);
+                let seq: i64 = tx
+                    .query_one(&insert, &[&Uuid::now_v7(), &bytes, &digest])
+                    .await
+                    .unwrap()
+                    .get(0);
                 tx.execute(&ready, &[&seq]).await.unwrap();
                 tx.commit().await.unwrap();
             }
             raws.push(N as f64 / start.elapsed().as_secs_f64());
             assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
         }
-        report.compare("B2", "enqueue of one message in a transaction", "/s", &raws, &ours, Bar::AtLeast(0.85));
+        report.compare(
+            "B2",
+            "enqueue of one message in a transaction",
+            "/s",
+            &raws,
+            &ours,
+            Bar::AtLeast(0.85),
+        );
     }
 
     /// Drains through the store's interface, with as many workers as asked; answers the rate.
@@ -214,12 +260,24 @@ impl Bench {
             workers.push(raw::Worker::new(session(&self.url).await).await);
         }
         let start = Instant::now();
-        let done: usize = join_all(workers.into_iter().map(|w| tokio::spawn(async move { w.drain(i64::from(BATCH)).await }))).await.into_iter().map(Result::unwrap).sum();
+        let done: usize = join_all(
+            workers
+                .into_iter()
+                .map(|w| tokio::spawn(async move { w.drain(i64::from(BATCH)).await })),
+        )
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .sum();
         done as f64 / start.elapsed().as_secs_f64()
     }
 
     async fn wal(&self) -> f64 {
-        self.control.query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8", &[]).await.unwrap().get(0)
+        self.control
+            .query_one("SELECT (pg_current_wal_insert_lsn() - '0/0')::float8", &[])
+            .await
+            .unwrap()
+            .get(0)
     }
 
     pub async fn drain(&self, report: &mut Report) {
@@ -239,9 +297,23 @@ impl Bench {
             wal_raw.push((self.wal().await - before) / N as f64);
             self.verify_drained(N).await;
         }
-        report.compare("B3", "drain of 50k through the store, all delivered", "/s", &raws, &ours, Bar::AtLeast(0.6));
+        report.compare(
+            "B3",
+            "drain of 50k through the store, all delivered",
+            "/s",
+            &raws,
+            &ours,
+            Bar::AtLeast(0.6),
+        );
         let (raw, own) = (median(&wal_raw), median(&wal_ours));
-        report.bound("B4", "WAL bytes per drained message (value: ours)", "B", raw, own, own, Bar::AtMost(750.0));
+        report.bound(
+            "B4",
+            "WAL bytes per drained message (value: ours)",
+            "B",
+            (raw, own),
+            own,
+            Bar::AtMost(750.0),
+        );
     }
 
     pub async fn keyed_drain(&self, report: &mut Report) {
@@ -262,8 +334,22 @@ impl Bench {
                 }
             }
         }
-        report.compare("B7", "drain of 30k on 1 key, against unkeyed", "/s", &unkeyed, &one, Bar::AtLeast(0.35));
-        report.compare("B7", "drain of 30k on 1,000 keys, against unkeyed", "/s", &unkeyed, &thousand, Bar::AtLeast(0.5));
+        report.compare(
+            "B7",
+            "drain of 30k on 1 key, against unkeyed",
+            "/s",
+            &unkeyed,
+            &one,
+            Bar::AtLeast(0.35),
+        );
+        report.compare(
+            "B7",
+            "drain of 30k on 1,000 keys, against unkeyed",
+            "/s",
+            &unkeyed,
+            &thousand,
+            Bar::AtLeast(0.5),
+        );
     }
 
     /// Milliseconds of one claim of 100, after a few to warm up.
@@ -306,8 +392,22 @@ impl Bench {
             self.load(10_000, 0).await;
             small.push(self.claim_ms().await);
         }
-        report.compare("B5", "claim of 100 with 1 million pending, against 10k", "ms", &small, &large, Bar::AtMost(1.5));
-        report.compare("B5", "claim of 100 with 1 million future ones, against 10k", "ms", &small, &future, Bar::AtMost(1.5));
+        report.compare(
+            "B5",
+            "claim of 100 with 1 million pending, against 10k",
+            "ms",
+            &small,
+            &large,
+            Bar::AtMost(1.5),
+        );
+        report.compare(
+            "B5",
+            "claim of 100 with 1 million future ones, against 10k",
+            "ms",
+            &small,
+            &future,
+            Bar::AtMost(1.5),
+        );
     }
 
     /// 10,000 messages a second offered while another session holds an old snapshot; the share that is done in time.
@@ -317,10 +417,15 @@ impl Bench {
         self.clear().await;
         self.load(1, 0).await;
         let holder = session(&self.url).await;
-        holder.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM posthouse.ready").await.unwrap();
+        holder
+            .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM posthouse.ready")
+            .await
+            .unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicUsize::new(0));
-        let workers: Vec<_> = (0..WORKERS).map(|n| tokio::spawn(drain_until(self.store.clone(), n, stop.clone(), done.clone()))).collect();
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|n| tokio::spawn(drain_until(self.store.clone(), n, stop.clone(), done.clone())))
+            .collect();
         let mut client = session(&self.url).await;
         let outbox = Outbox::default();
         let start = Instant::now();
@@ -332,7 +437,9 @@ impl Bench {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 continue;
             }
-            let messages: Vec<_> = (0..500).map(|i| Message::bytes("bench", "application/json", body(offered + i))).collect();
+            let messages: Vec<_> = (0..500)
+                .map(|i| Message::bytes("bench", "application/json", body(offered + i)))
+                .collect();
             let mut tx = client.transaction().await.unwrap();
             outbox.enqueue_all(&mut tx, messages).await.unwrap();
             tx.commit().await.unwrap();
@@ -347,8 +454,22 @@ impl Bench {
         holder.batch_execute("ROLLBACK").await.unwrap();
         self.verify_drained(offered + 1).await;
         let promised = RATE as f64 * SECONDS as f64;
-        report.bound("B6", "done of 10k/s offered over 60 s, old snapshot held", "k", promised / 1e3, finished as f64 / 1e3, finished as f64 / promised, Bar::AtLeast(0.95));
-        report.bound("B6", "the same in the last 10 s", "k", RATE as f64 / 100.0, late as f64 / 1e3, late as f64 / (RATE as f64 * 10.0), Bar::AtLeast(0.95));
+        report.bound(
+            "B6",
+            "done of 10k/s offered over 60 s, old snapshot held",
+            "k",
+            (promised / 1e3, finished as f64 / 1e3),
+            finished as f64 / promised,
+            Bar::AtLeast(0.95),
+        );
+        report.bound(
+            "B6",
+            "the same in the last 10 s",
+            "k",
+            (RATE as f64 * 10.0 / 1e3, late as f64 / 1e3),
+            late as f64 / (RATE as f64 * 10.0),
+            Bar::AtLeast(0.95),
+        );
     }
 }
 
@@ -373,24 +494,69 @@ async fn drain_until(store: Arc<Postgres>, n: usize, stop: Arc<AtomicBool>, done
 /// A thousand messages by two binary COPYs in one transaction, with numbers drawn ahead.
 async fn copy(client: &mut Client, from: usize) {
     let tx = client.transaction().await.unwrap();
-    let seqs: Vec<i64> = tx.query_one("SELECT array_agg(nextval('posthouse.message_seq_seq')) FROM generate_series(1, 1000)", &[]).await.unwrap().get(0);
+    let seqs: Vec<i64> = tx
+        .query_one(
+            "SELECT array_agg(nextval('posthouse.message_seq_seq')) FROM generate_series(1, 1000)",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
     let sink = tx.copy_in("COPY posthouse.message (seq, id, created_at, tenant, namespace, topic, content_type, payload, digest) FROM STDIN BINARY").await.unwrap();
-    let types = [Type::INT8, Type::UUID, Type::TIMESTAMPTZ, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::BYTEA, Type::BYTEA];
+    let types = [
+        Type::INT8,
+        Type::UUID,
+        Type::TIMESTAMPTZ,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::BYTEA,
+        Type::BYTEA,
+    ];
     let writer = tokio_postgres::binary_copy::BinaryCopyInWriter::new(sink, &types);
     let mut writer = std::pin::pin!(writer);
     let now = std::time::SystemTime::now();
     for (i, seq) in seqs.iter().enumerate() {
         let bytes = body(from + i);
         let digest = posthouse_core::Digest::of("application/json", &bytes).0.to_vec();
-        writer.as_mut().write(&[seq, &Uuid::now_v7(), &now, &"", &"default", &"bench", &"application/json", &bytes, &digest]).await.unwrap();
+        writer
+            .as_mut()
+            .write(&[
+                seq,
+                &Uuid::now_v7(),
+                &now,
+                &"",
+                &"default",
+                &"bench",
+                &"application/json",
+                &bytes,
+                &digest,
+            ])
+            .await
+            .unwrap();
     }
     writer.finish().await.unwrap();
-    let sink = tx.copy_in("COPY posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) FROM STDIN BINARY").await.unwrap();
-    let types = [Type::INT8, Type::INT8, Type::INT8, Type::TIMESTAMPTZ, Type::INT4, Type::INT2];
+    let sink = tx
+        .copy_in("COPY posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) FROM STDIN BINARY")
+        .await
+        .unwrap();
+    let types = [
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::TIMESTAMPTZ,
+        Type::INT4,
+        Type::INT2,
+    ];
     let writer = tokio_postgres::binary_copy::BinaryCopyInWriter::new(sink, &types);
     let mut writer = std::pin::pin!(writer);
     for seq in &seqs {
-        writer.as_mut().write(&[&0i64, seq, seq, &now, &200i32, &12i16]).await.unwrap();
+        writer
+            .as_mut()
+            .write(&[&0i64, seq, seq, &now, &200i32, &12i16])
+            .await
+            .unwrap();
     }
     writer.finish().await.unwrap();
     tx.commit().await.unwrap();

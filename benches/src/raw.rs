@@ -52,7 +52,13 @@ impl Worker {
                 return done;
             }
             // Touch what a worker would read.
-            let seqs: Vec<i64> = rows.iter().map(|r| { std::hint::black_box(r.get::<_, Vec<u8>>(8)); r.get(0) }).collect();
+            let seqs: Vec<i64> = rows
+                .iter()
+                .map(|r| {
+                    std::hint::black_box(r.get::<_, Vec<u8>>(8));
+                    r.get(0)
+                })
+                .collect();
             let settled = self.client.execute(&self.settle, &[&seqs, &token]).await.unwrap();
             assert_eq!(settled as usize, seqs.len());
             done += seqs.len();

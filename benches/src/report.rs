@@ -9,8 +9,13 @@ struct Line {
     unit: &'static str,
     ratio: f64,
     spread: f64,
-    wanted: String,
-    met: bool,
+    wanted: Bar,
+}
+
+impl Line {
+    fn met(&self) -> &'static str {
+        if self.wanted.met(self.ratio) { "yes" } else { "NO" }
+    }
 }
 
 /// The table.
@@ -60,29 +65,76 @@ impl Report {
     }
 
     /// Compares medians of interleaved runs.
-    pub fn compare(&mut self, bar: &'static str, work: &str, unit: &'static str, raw: &[f64], ours: &[f64], wanted: Bar) {
+    pub fn compare(
+        &mut self,
+        bar: &'static str,
+        work: &str,
+        unit: &'static str,
+        raw: &[f64],
+        ours: &[f64],
+        wanted: Bar,
+    ) {
         let (r, o) = (median(raw), median(ours));
-        self.push(bar, work, unit, (r, o), o / r, spread(raw).max(spread(ours)), wanted);
+        let spread = spread(raw).max(spread(ours));
+        self.push(Line {
+            bar,
+            work: work.to_owned(),
+            raw: r,
+            ours: o,
+            unit,
+            ratio: o / r,
+            spread,
+            wanted,
+        });
     }
 
-    /// One number against a bound.
-    pub fn bound(&mut self, bar: &'static str, work: &str, unit: &'static str, raw: f64, ours: f64, value: f64, wanted: Bar) {
-        self.push(bar, work, unit, (raw, ours), value, 1.0, wanted);
+    /// One number against a bound, beside what it was made from.
+    pub fn bound(
+        &mut self,
+        bar: &'static str,
+        work: &str,
+        unit: &'static str,
+        from: (f64, f64),
+        value: f64,
+        wanted: Bar,
+    ) {
+        let (raw, ours) = from;
+        self.push(Line {
+            bar,
+            work: work.to_owned(),
+            raw,
+            ours,
+            unit,
+            ratio: value,
+            spread: 1.0,
+            wanted,
+        });
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn push(&mut self, bar: &'static str, work: &str, unit: &'static str, (raw, ours): (f64, f64), ratio: f64, spread: f64, wanted: Bar) {
-        let line = Line { bar, work: work.to_owned(), raw, ours, unit, ratio, spread, wanted: wanted.words(), met: wanted.met(ratio) };
-        eprintln!("  {} {}: {:.2} ({})", line.bar, line.work, line.ratio, if line.met { "met" } else { "not met" });
+    fn push(&mut self, line: Line) {
+        eprintln!("  {} {}: {:.2} ({})", line.bar, line.work, line.ratio, line.met());
         self.lines.push(line);
     }
 
     pub fn print(&self) {
         println!("{}\n", self.conditions);
-        println!("{:<4} {:<52} {:>10} {:>10} {:<6} {:>7} {:>7} {:>9}  met", "bar", "work", "raw", "ours", "unit", "ratio", "spread", "wanted");
+        println!(
+            "{:<4} {:<52} {:>10} {:>10} {:<6} {:>7} {:>7} {:>9}  met",
+            "bar", "work", "raw", "ours", "unit", "ratio", "spread", "wanted"
+        );
         for l in &self.lines {
-            let met = if l.met { "yes" } else { "NO" };
-            println!("{:<4} {:<52} {:>10.1} {:>10.1} {:<6} {:>7.2} {:>6.1}x {:>9}  {met}", l.bar, l.work, l.raw, l.ours, l.unit, l.ratio, l.spread, l.wanted);
+            println!(
+                "{:<4} {:<52} {:>10.1} {:>10.1} {:<6} {:>7.2} {:>6.1}x {:>9}  {}",
+                l.bar,
+                l.work,
+                l.raw,
+                l.ours,
+                l.unit,
+                l.ratio,
+                l.spread,
+                l.wanted.words(),
+                l.met()
+            );
         }
     }
 }

@@ -26,12 +26,20 @@ pub async fn drain(report: &mut Report) {
         raws.push(drain_raw(&file));
         verify(&file);
     }
-    report.compare("B9", "SQLite drain of 50k, batch 500, one worker", "/s", &raws, &ours, Bar::AtLeast(0.6));
+    report.compare(
+        "B9",
+        "SQLite drain of 50k, batch 500, one worker",
+        "/s",
+        &raws,
+        &ours,
+        Bar::AtLeast(0.6),
+    );
 }
 
 fn open(file: &Path) -> Connection {
     let db = Connection::open(file).unwrap();
-    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL").unwrap();
+    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
+        .unwrap();
     db
 }
 
@@ -43,7 +51,12 @@ fn loaded(file: &Path) -> PathBuf {
     let pad = "x".repeat(167);
     for n in 0..N {
         let body = format!("{{\"order\":{n:010},\"pad\":\"{pad}\"}}");
-        tx.prepare_cached("INSERT INTO posthouse_enqueue (topic, payload, content_type) VALUES ('bench', ?1, 'application/json')").unwrap().execute(params![body.as_bytes()]).unwrap();
+        tx.prepare_cached(
+            "INSERT INTO posthouse_enqueue (topic, payload, content_type) VALUES ('bench', ?1, 'application/json')",
+        )
+        .unwrap()
+        .execute(params![body.as_bytes()])
+        .unwrap();
     }
     tx.commit().unwrap();
     file.to_owned()
@@ -81,26 +94,45 @@ fn drain_raw(file: &Path) -> f64 {
         let token = Uuid::new_v4().into_bytes();
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         let to: Option<i64> = tx.prepare_cached("SELECT max(pos) FROM (SELECT pos FROM posthouse_ready WHERE lane = 1 AND pos > ?1 ORDER BY pos LIMIT ?2)").unwrap().query_row(params![from, BATCH], |r| r.get(0)).unwrap();
-        let Some(to) = to else { return N as f64 / start.elapsed().as_secs_f64() };
+        let Some(to) = to else {
+            return N as f64 / start.elapsed().as_secs_f64();
+        };
         let lease = "INSERT INTO posthouse_leased (seq, token, deadline, granted_at, worker, lane, key, pos, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped)
                      SELECT seq, ?3, 9000000000000000, 0, 'raw', lane, NULL, pos, bytes, attempts + 1, max_attempts, epoch + 1, generation, releases, deliver_by, deduped
                      FROM posthouse_ready WHERE lane = 1 AND pos > ?1 AND pos <= ?2";
-        tx.prepare_cached(lease).unwrap().execute(params![from, to, token]).unwrap();
-        tx.prepare_cached("DELETE FROM posthouse_ready WHERE lane = 1 AND pos > ?1 AND pos <= ?2").unwrap().execute(params![from, to]).unwrap();
+        tx.prepare_cached(lease)
+            .unwrap()
+            .execute(params![from, to, token])
+            .unwrap();
+        tx.prepare_cached("DELETE FROM posthouse_ready WHERE lane = 1 AND pos > ?1 AND pos <= ?2")
+            .unwrap()
+            .execute(params![from, to])
+            .unwrap();
         {
             // Read what a worker would read.
             let mut select = tx.prepare_cached("SELECT m.id, m.topic, m.content_type, m.payload, l.epoch FROM posthouse_leased l JOIN posthouse_message m ON m.seq = l.seq WHERE l.seq > ?1 AND l.seq <= ?2").unwrap();
             let mut rows = select.query(params![from, to]).unwrap();
             while let Some(row) = rows.next().unwrap() {
-                std::hint::black_box((row.get::<_, Vec<u8>>(0).unwrap(), row.get::<_, String>(1).unwrap(), row.get::<_, String>(2).unwrap(), row.get::<_, Vec<u8>>(3).unwrap()));
+                std::hint::black_box((
+                    row.get::<_, Vec<u8>>(0).unwrap(),
+                    row.get::<_, String>(1).unwrap(),
+                    row.get::<_, String>(2).unwrap(),
+                    row.get::<_, Vec<u8>>(3).unwrap(),
+                ));
             }
         }
         tx.commit().unwrap();
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         let evidence = "INSERT INTO posthouse_attempt (seq, epoch, generation, attempt, max_attempts, worker, token, outcome, started_at, finished_at)
                         SELECT seq, epoch, generation, attempts, max_attempts, worker, token, 'delivered', granted_at, 0 FROM posthouse_leased WHERE seq > ?1 AND seq <= ?2 AND token = ?3";
-        tx.prepare_cached(evidence).unwrap().execute(params![from, to, token]).unwrap();
-        tx.prepare_cached("DELETE FROM posthouse_leased WHERE seq > ?1 AND seq <= ?2 AND token = ?3").unwrap().execute(params![from, to, token]).unwrap();
+        tx.prepare_cached(evidence)
+            .unwrap()
+            .execute(params![from, to, token])
+            .unwrap();
+        tx.prepare_cached("DELETE FROM posthouse_leased WHERE seq > ?1 AND seq <= ?2 AND token = ?3")
+            .unwrap()
+            .execute(params![from, to, token])
+            .unwrap();
         tx.commit().unwrap();
         from = to;
     }

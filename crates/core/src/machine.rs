@@ -192,6 +192,24 @@ pub fn end_lease(held: Standing, ending: Ending, ctx: Ctx<'_>) -> Step {
     }
 }
 
+/// What becomes of the later messages of a key's run when one before them went back, or died in their way: they go back too,
+/// and it is never counted, because nobody tried them.
+pub fn let_go(held: Standing) -> Step {
+    let releases = (held.releases + 1).min(Limits::FREE_RELEASES);
+    let standing = Standing {
+        state: State::Pending,
+        attempts: held.attempts.saturating_sub(1),
+        releases,
+        ..held
+    };
+    Step {
+        standing,
+        reason: None,
+        due_in: Duration::ZERO,
+        evidence: None,
+    }
+}
+
 fn claimed(from: Standing) -> Step {
     let standing = Standing {
         state: State::Leased,
@@ -234,7 +252,7 @@ fn again_or_dead(held: Standing, evidence: AttemptOutcome, due_in: Duration) -> 
 fn released(held: Standing, due_in: Duration) -> Step {
     let standing = Standing {
         state: State::Pending,
-        attempts: held.attempts - 1,
+        attempts: held.attempts.saturating_sub(1),
         releases: held.releases + 1,
         ..held
     };
@@ -441,6 +459,19 @@ mod tests {
         )
         .unwrap();
         assert_eq!(last.reason, Some(DeadReason::Exhausted));
+    }
+
+    #[test]
+    fn what_is_let_go_is_never_counted() {
+        let after = let_go(Standing {
+            releases: 100,
+            ..held(3, 3)
+        });
+        assert_eq!(
+            (after.standing.state, after.standing.attempts, after.standing.releases),
+            (State::Pending, 2, 100)
+        );
+        assert_eq!(after.evidence, None);
     }
 
     #[test]

@@ -41,10 +41,10 @@ pub enum Next {
 impl Settlement {
     /// What a transport answered, under the route's retry rule. `roll` is the chance for the jitter, from 0 to 1.
     ///
-    /// The route's attempt budget replaces the one the message was stamped with.
+    /// The route's attempt budget replaces the one the message was stamped with; a budget of none is one.
     pub fn of(lease: &Lease, outcome: Outcome, policy: &RetryPolicy, roll: f64) -> Self {
         let standing = Standing {
-            max_attempts: policy.max_attempts,
+            max_attempts: policy.max_attempts.max(1),
             ..lease.standing
         };
         let (ending, code, error, receipt) = match outcome {
@@ -220,6 +220,23 @@ mod tests {
         assert_eq!(
             Settlement::of(&lease(1), failed(), &strict, 0.5).next(),
             Next::Dead(DeadReason::Exhausted)
+        );
+    }
+
+    #[test]
+    fn a_budget_of_none_is_one() {
+        let none = RetryPolicy {
+            max_attempts: 0,
+            ..RetryPolicy::default()
+        };
+        let failed = Outcome::Retry {
+            after: None,
+            code: "x".into(),
+            error: "y".into(),
+        };
+        assert_eq!(
+            Settlement::of(&lease(1), failed, &none, 0.5).step.standing.max_attempts,
+            1
         );
     }
 

@@ -213,7 +213,9 @@ impl Found {
     }
 
     fn bury(&self, tx: &Connection, step: Step, reason: Option<DeadReason>) -> Result<(), Error> {
-        to_dead(tx, &self.moved(step), reason, self.now).map(|_| ())
+        // What once let its key go does not hold it again: others may have passed it.
+        let holds = self.located.record.standing.state == State::Pending || self.located.blocks;
+        to_dead(tx, &self.moved(step), reason, holds, self.now).map(|_| ())
     }
 }
 

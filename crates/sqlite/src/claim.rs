@@ -201,7 +201,7 @@ fn lapse(tx: &Connection, lapsed: &[InLine], now: i64) -> Result<(), Error> {
         place::leave(tx, &located)?;
         let mut record = located.record;
         record.standing.releases = 0;
-        to_dead(tx, &record, Some(DeadReason::Lapsed), now)?;
+        to_dead(tx, &record, Some(DeadReason::Lapsed), true, now)?;
     }
     // Only now: the next of the same key may have lapsed too. A key that is granted below is claimed by its range.
     for message in lapsed {

@@ -154,14 +154,21 @@ fn enter(tx: &Connection, sql: &str, record: &Record, waiting: Waiting) -> Resul
 }
 
 /// Makes it dead, for this reason, or quarantined when there is none. It blocks its key if the message says so; one that
-/// was cancelled never does.
-pub(crate) fn to_dead(tx: &Connection, record: &Record, reason: Option<DeadReason>, now: i64) -> Result<bool, Error> {
+/// was cancelled never does, nor one that does not hold its place in it (any more).
+pub(crate) fn to_dead(
+    tx: &Connection,
+    record: &Record,
+    reason: Option<DeadReason>,
+    holds: bool,
+    now: i64,
+) -> Result<bool, Error> {
     let state = if reason.is_some() {
         State::Dead
     } else {
         State::Quarantined
     };
-    let blocks = record.key.is_some() && reason != Some(DeadReason::Cancelled) && on_dead_blocks(tx, record.seq)?;
+    let blocks =
+        holds && record.key.is_some() && reason != Some(DeadReason::Cancelled) && on_dead_blocks(tx, record.seq)?;
     let standing = &record.standing;
     let values = params![
         record.seq,

@@ -1,6 +1,8 @@
 //! Settle and renew: everything behind the fence. What becomes of a message was decided before; here it is performed.
 
-use posthouse_core::{Error, Lease, LeaseToken, Limits, Renewal, Settlement, State, Verdict, settlement::Next};
+use posthouse_core::{
+    Error, Lease, LeaseToken, Renewal, Settlement, State, Verdict, machine::let_go, settlement::Next,
+};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::{collections::HashSet, time::Duration};
 
@@ -183,7 +185,7 @@ impl Settling<'_> {
         }
         match settlement.next() {
             Next::Done => ended(self.tx, &record, self.now).map(|()| false),
-            Next::Dead(reason) => to_dead(self.tx, &record, Some(reason), self.now),
+            Next::Dead(reason) => to_dead(self.tx, &record, Some(reason), true, self.now),
             Next::Pending(due_in) => {
                 let released_by = settlement.step.evidence.is_none().then_some(settlement.lease.token);
                 self.put_back(&record, due_in, released_by).map(|()| true)
@@ -239,9 +241,7 @@ impl Settling<'_> {
             let Some(Held { mut record, .. }) = self.take(&lease, false)? else {
                 continue;
             };
-            record.standing.state = State::Pending;
-            record.standing.attempts = record.standing.attempts.saturating_sub(1);
-            record.standing.releases = (record.standing.releases + 1).min(Limits::FREE_RELEASES);
+            record.standing = let_go(record.standing).standing;
             self.put_back(&record, Duration::ZERO, Some(lease.token))?;
         }
         Ok(())

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod caller;
+mod documentation;
 mod files;
 mod fixture;
 mod plain_sql;

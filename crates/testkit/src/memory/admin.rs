@@ -55,6 +55,7 @@ impl Tables {
             let Some(entry) = entry else { return Ok(Ok(())) };
             let first = entry.first_deliver_by.filter(|at| *at > now);
             entry.deliver_by = deliver_in.map(|within| now.plus(within)).or(first);
+            entry.freed = false;
             if !in_place {
                 entry.pos = tail;
             }
@@ -71,7 +72,11 @@ impl Tables {
     }
 
     pub(super) fn cancel(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        self.operate(id, actor, "cancel", Event::Cancel, reason).map(|_| ())
+        let seq = self.operate(id, actor, "cancel", Event::Cancel, reason)?;
+        if let Some(entry) = self.messages.get_mut(&seq) {
+            entry.freed = true;
+        }
+        Ok(())
     }
 
     pub(super) fn resolve(&mut self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {

@@ -203,6 +203,7 @@ impl Tables {
             released_by: None,
             finished_at: None,
             note: None,
+            freed: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Settle, renew and what ran out: everything behind the fence.
 
 use posthouse_core::{
-    Attempt, Conflict, Error, Lease, LeaseToken, Limits, Renewal, Settlement, Standing, State, Step, Verdict,
+    Attempt, Conflict, Error, Lease, LeaseToken, Renewal, Settlement, State, Step, Verdict, machine::let_go,
     text::excerpt,
 };
 use std::time::Duration;
@@ -207,22 +207,6 @@ impl Tables {
         let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
         self.write_audit(lease.id, excerpt(worker, 512), "outbox_flush_conflict", detail);
         Ok(conflict)
-    }
-}
-
-/// Back in its key, due now and uncounted. Its releases are counted no further than the machine lets them go free.
-fn let_go(held: Standing) -> Step {
-    let standing = Standing {
-        state: State::Pending,
-        attempts: held.attempts.saturating_sub(1),
-        releases: (held.releases + 1).min(Limits::FREE_RELEASES),
-        ..held
-    };
-    Step {
-        standing,
-        reason: None,
-        due_in: Duration::ZERO,
-        evidence: None,
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Entry {
     pub released_by: Option<LeaseToken>,
     pub finished_at: Option<Timestamp>,
     pub note: Option<String>,
+    /// An operator cancelled it: it let its key go, and does not hold it again until it is replayed.
+    pub freed: bool,
 }
 
 /// Who holds a message.
@@ -129,7 +131,7 @@ impl Entry {
             State::Quarantined => true,
             _ => false,
         };
-        ended && self.message.order_key.is_some() && self.message.on_dead == OnDead::Block
+        ended && !self.freed && self.message.order_key.is_some() && self.message.on_dead == OnDead::Block
     }
 
     pub fn lease(&self, token: LeaseToken) -> Lease {

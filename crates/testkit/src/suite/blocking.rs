@@ -185,6 +185,22 @@ pub async fn a_cancelled_message_never_blocks(fx: &dyn Fixture) {
     }
 }
 
+/// What once let its key go does not hold it again, also when it is held by an operator afterwards: the later ones may have
+/// passed it. So it comes back at the tail, behind the one that is in flight.
+pub async fn a_cancelled_message_that_is_held_does_not_block_again(fx: &dyn Fixture) {
+    let ids = put_all(fx, vec![blocking("1"), blocking("2"), blocking("3")]).await;
+    let (admin, store) = (fx.admin().await, fx.store().await);
+    admin.cancel(ids[0], "op", "given up").await.unwrap();
+    let second = claim_one(&*store, "w1").await;
+    assert_eq!(second.lease.id, ids[1]);
+    admin.quarantine(ids[0], "op", "or perhaps not").await.unwrap();
+    admin.replay(ids[0], "op", "no, send it", None).await.unwrap();
+    assert!(claim(&*store, "w2", 10).await.is_empty(), "the key is in use");
+    assert!(settle(&*store, delivered(&second.lease)).await.is_settled());
+    assert_eq!(drained(fx).await, ["3", "1"]);
+    assert_sound(fx, &ids).await;
+}
+
 /// Declared delivered before it was sent: nobody waits for it.
 pub async fn a_resolved_message_is_stepped_over(fx: &dyn Fixture) {
     let ids = put_all(fx, vec![blocking("1"), blocking("2"), blocking("3")]).await;

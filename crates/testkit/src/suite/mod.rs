@@ -224,6 +224,7 @@ macro_rules! __cases {
                 a_quarantined_message_blocks_where_it_stands
                 a_quarantined_message_that_passes_is_stepped_over
                 a_cancelled_message_never_blocks
+                a_cancelled_message_that_is_held_does_not_block_again
                 a_resolved_message_is_stepped_over
                 a_lapsed_message_that_passes_is_stepped_over
                 a_lapsed_head_that_blocks_holds_its_key
