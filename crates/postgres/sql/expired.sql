@@ -26,7 +26,7 @@ BEGIN
     RETURN QUERY
     SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind
     FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t ORDER BY l.seq LIMIT p_most FOR UPDATE SKIP LOCKED) l
-    JOIN message m ON m.seq = l.seq ORDER BY l.seq;
+    CROSS JOIN LATERAL (SELECT m.id, m.kind FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
 END $$;
 
 -- Settles what ran out, and answers how many. For workers in any language and for operators.

@@ -26,7 +26,7 @@ BEGIN
         FOR r IN
             SELECT u.o, u.id, coalesce(m.digest, b.dg) <> u.dg AS differs, coalesce(u.keep, false) AS keep
             FROM unnest(p_id, p_digest, p_keep) WITH ORDINALITY u(id, dg, keep, o)
-            LEFT JOIN message m ON m.id = u.id
+            LEFT JOIN LATERAL (SELECT m.id, m.digest FROM message m WHERE m.id = u.id OFFSET 0) m ON true
             LEFT JOIN LATERAL (SELECT p_digest[array_position(p_id, u.id)] AS dg WHERE array_position(p_id, u.id) < u.o) b ON true
             WHERE m.id IS NOT NULL OR b.dg IS NOT NULL
         LOOP
@@ -54,7 +54,7 @@ BEGIN
         FOR r IN
             SELECT o, d.id, d.digest, coalesce(p_keep[o], false) AS keep,
                    dedupe_ended(d.id, d.ended_at) + lifetime <= p_now AS free
-            FROM unnest(open_at) o JOIN dedupe d ON d.key_hash = hashes[o]
+            FROM unnest(open_at) o CROSS JOIN LATERAL (SELECT d.* FROM dedupe d WHERE d.key_hash = hashes[o] OFFSET 0) d
         LOOP
             IF r.id = p_id[r.o] AND p_id[r.o] = ANY (taken) THEN
                 hashes[r.o] := NULL;

@@ -9,7 +9,7 @@ DECLARE
     t timestamptz;
     renewed bigint[];
 BEGIN
-    mine := ARRAY(SELECT l.ctid FROM leased l JOIN unnest(p_seq, p_token) i(seq, token) ON l.seq = i.seq AND l.token = i.token
+    mine := ARRAY(SELECT l.ctid FROM leased l JOIN unnest(p_seq, p_token) i(seq, token) ON l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token
                   ORDER BY l.seq FOR UPDATE OF l SKIP LOCKED);
     t := clock();
     WITH u AS (
@@ -19,7 +19,7 @@ BEGIN
         SELECT CASE WHEN i.seq = ANY (renewed) AND l.token = i.token THEN 'renewed'
                     WHEN l.until > t AND l.token = i.token THEN 'locked'
                     ELSE 'lost' END
-        FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o) LEFT JOIN leased l ON l.seq = i.seq ORDER BY i.o);
+        FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o) LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq OFFSET 0) l ON true ORDER BY i.o);
 END $$;
 
 -- Moves one deadline, for workers in any language. Answers the new deadline; raises P7002 when the lease is lost.

@@ -3,7 +3,8 @@
 --
 -- The numbers: p_outcome 0 released, else the evidence (1 delivered, 2 duplicate, 3 expanded, 4 retry, 5 rejected,
 -- 6 lease expired, 7 lapsed); p_next 1 done, 2 pending, 3 dead. The lists come sorted by p_seq, so that locks are taken in
--- one order. Lease records are found by their number in a nested loop; the lists may be long, the tables never matter.
+-- one order. `l.seq = ANY (ARRAY[i.seq])` is an equality that the planner can only use to look each lease up: a plain one lets
+-- it walk the whole table instead while its statistics say that it is nearly empty.
 CREATE OR REPLACE FUNCTION posthouse.settle(
     p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_next bigint[], p_reason bigint[], p_delay_ms bigint[],
     p_max_attempts bigint[], p_code text[], p_error text[], p_receipt text[])
@@ -21,7 +22,7 @@ BEGIN
     IF p_next = array_fill(1::bigint, ARRAY[n]) THEN
         WITH d AS (
             DELETE FROM leased l USING unnest(p_seq, p_token, p_outcome, p_code, p_receipt) WITH ORDINALITY i(seq, token, outcome, code, receipt, o)
-            WHERE l.seq = i.seq AND l.token = i.token AND l.until > t
+            WHERE l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND l.until > t
             RETURNING l.seq, l.epoch, l.attempts, l.generation, l.max_attempts, l.worker, l.token, l.started_at, l.until, i.outcome, i.code, i.receipt, i.o),
         a AS (
             INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, code, receipt, started_at, finished_at)
@@ -33,7 +34,7 @@ BEGIN
             DELETE FROM leased l
             USING unnest(p_seq, p_token, p_outcome, p_next, p_reason, p_delay_ms, p_max_attempts, p_code, p_error, p_receipt) WITH ORDINALITY
                   i(seq, token, outcome, next, reason, delay, budget, code, error, receipt, o)
-            WHERE l.seq = i.seq AND l.token = i.token AND (l.until > t) = (i.outcome <> 6)
+            WHERE l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND (l.until > t) = (i.outcome <> 6)
             RETURNING l.*, i.outcome, i.next, i.reason, i.budget, i.code, i.error, i.receipt, i.o,
                       t + i.delay * interval '1 millisecond' AS due_at, l.blocks AND i.next = 3 AND i.reason <> 5 AS blocking,
                       CASE WHEN i.outcome = 0 THEN l.attempts - 1 ELSE l.attempts END AS counted,
@@ -93,12 +94,14 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 BEGIN
     WITH heads AS (
         SELECT k.lane, k.key_hash, k.key, i.token, min(k.pos) AS pos
-        FROM unnest(p_seq, p_token) i(seq, token) JOIN message m ON m.seq = i.seq AND m.order_key IS NOT NULL
-        JOIN keyed k ON k.lane = lane(m.namespace, m.tenant) AND k.key_hash = key_hash(m.namespace, m.tenant, m.order_key) AND k.key = m.order_key AND k.seq = i.seq
+        FROM unnest(p_seq, p_token) i(seq, token)
+        CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = i.seq AND m.order_key IS NOT NULL OFFSET 0) m
+        CROSS JOIN LATERAL (SELECT k.* FROM keyed k WHERE k.lane = lane(m.namespace, m.tenant) AND k.key_hash = key_hash(m.namespace, m.tenant, m.order_key)
+                                                      AND k.key = m.order_key AND k.seq = i.seq OFFSET 0) k
         GROUP BY 1, 2, 3, 4),
     d AS (
         DELETE FROM leased l USING heads h
-        WHERE l.lane = h.lane AND l.key_hash = h.key_hash AND l.key = h.key AND l.key IS NOT NULL AND l.token = h.token AND l.pos > h.pos AND l.until > p_now
+        WHERE l.lane = ANY (ARRAY[h.lane]) AND l.key_hash = ANY (ARRAY[h.key_hash]) AND l.key = ANY (ARRAY[h.key]) AND l.key IS NOT NULL AND l.token = h.token AND l.pos > h.pos AND l.until > p_now
         RETURNING l.*)
     INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
     SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, p_now, d.deliver_by, d.token, d.epoch, d.attempts - 1, d.generation, d.bytes, d.max_attempts, least(d.releases + 1, 100), d.blocks FROM d;

@@ -200,6 +200,28 @@ async fn every_function_is_called_or_documented() {
     }
 }
 
+/// In a function with a pinned plan, a plain join may walk a whole table that looked empty when it was planned (decision 7).
+#[test]
+fn no_pinned_function_joins_a_table_plainly() {
+    let mut pinned = 0;
+    for (file, text) in sql::FUNCTIONS {
+        for function in text
+            .split("CREATE OR REPLACE FUNCTION ")
+            .skip(1)
+            .filter(|f| f.contains("force_generic_plan"))
+        {
+            pinned += 1;
+            for table in [
+                "message", "ready", "sched", "parked", "keyed", "leased", "attempt", "dead", "dedupe",
+            ] {
+                let plain = function.contains(&format!("JOIN {table} ")) && !function.contains("= ANY (ARRAY[");
+                assert!(!plain, "{file}: {} joins {table}", function.lines().next().unwrap());
+            }
+        }
+    }
+    assert!(pinned > 10, "{pinned}");
+}
+
 /// Two migrators at once: one works, the other finds it done; a third time nothing changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_migrators_do_not_meet() {

@@ -20,8 +20,8 @@ const MISTAKES: [Mistake; 11] = [
     Mistake {
         name: "no fence",
         file: "settle",
-        right: "l.seq = i.seq AND l.token = i.token AND",
-        wrong: "l.seq = i.seq AND",
+        right: "l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND",
+        wrong: "l.seq = ANY (ARRAY[i.seq]) AND",
         cases: &[
             "stale_token_is_refused_by_settle",
             "workers_of_one_name_are_told_apart",
@@ -52,8 +52,8 @@ const MISTAKES: [Mistake; 11] = [
     Mistake {
         name: "renewal without fence",
         file: "renew_lease",
-        right: "ON l.seq = i.seq AND l.token = i.token",
-        wrong: "ON l.seq = i.seq",
+        right: "ON l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token",
+        wrong: "ON l.seq = ANY (ARRAY[i.seq])",
         cases: &["stale_token_is_refused_by_renew"],
     },
     Mistake {
