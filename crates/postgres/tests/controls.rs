@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 11] = [
+const MISTAKES: [Mistake; 12] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -27,6 +27,13 @@ const MISTAKES: [Mistake; 11] = [
             "workers_of_one_name_are_told_apart",
             "a_foreign_token_is_refused",
         ],
+    },
+    Mistake {
+        name: "no fence in the lean way",
+        file: "settle",
+        right: "l.seq = ANY (p_seq) AND l.token = p_token AND",
+        wrong: "l.seq = ANY (p_seq) AND",
+        cases: &["stale_token_is_refused_by_settle", "workers_of_one_name_are_told_apart"],
     },
     Mistake {
         name: "fence by worker",
@@ -159,6 +166,7 @@ macro_rules! controls {
 
 controls! {
     no_fence_is_noticed: "no fence",
+    no_fence_in_the_lean_way_is_noticed: "no fence in the lean way",
     a_fence_by_worker_is_noticed: "fence by worker",
     no_deadline_is_noticed: "no deadline",
     repair_without_guard_is_noticed: "repair without guard",

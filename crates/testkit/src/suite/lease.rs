@@ -42,6 +42,7 @@ pub async fn stale_token_is_refused_by_settle(fx: &dyn Fixture) {
     let (stale, current) = taken_over(fx).await;
     for report in [
         delivered(&stale),
+        acknowledged(&stale),
         rejected(&stale),
         failed(&stale, 12),
         Settlement::lapsed(&stale),
@@ -90,6 +91,7 @@ pub async fn an_expired_lease_cannot_be_used(fx: &dyn Fixture) {
     let lease = put_and_claim(fx, message("42")).await;
     fx.advance(LEASE + SECOND).await;
     assert_refused(fx, delivered(&lease), "a late delivery").await;
+    assert_refused(fx, acknowledged(&lease), "a late delivery without a receipt").await;
     assert_refused(fx, released(&lease), "a late release").await;
     assert_refused(fx, failed(&lease, 12), "a late failure").await;
     assert_not_renewed(fx, &lease, "a late renewal").await;
@@ -146,6 +148,7 @@ pub async fn workers_of_one_name_are_told_apart(fx: &dyn Fixture) {
     assert_eq!(expire(fx).await, 1);
     let current = claim_one(&*fx.store().await, "w1").await.lease;
     assert_refused(fx, delivered(&stale), "a namesake's settlement").await;
+    assert_refused(fx, acknowledged(&stale), "a namesake's settlement without a receipt").await;
     assert_refused(fx, released(&stale), "a namesake's release").await;
     assert_not_renewed(fx, &stale, "a namesake's renewal").await;
     assert!(settle(&*fx.store().await, delivered(&current)).await.is_settled());

@@ -126,6 +126,7 @@ macro_rules! __cases {
                 another_outcome_under_an_old_token_is_refused
                 a_repeated_release_is_refused_after_the_next_claim
                 one_lost_lease_does_not_spoil_the_batch
+                deliveries_are_settled_beside_a_lost_lease
                 a_large_batch_is_settled_whole
                 the_same_lease_twice_in_a_batch_is_settled_once
                 follow_ups_come_with_the_settlement

@@ -238,6 +238,30 @@ pub async fn one_lost_lease_does_not_spoil_the_batch(fx: &dyn Fixture) {
     assert_eq!(states, [State::Done, State::Done, State::Pending]);
 }
 
+/// The same when all that is reported is that they were delivered: those that are held end, the others change nothing.
+pub async fn deliveries_are_settled_beside_a_lost_lease(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x"); 4]).await;
+    let store = fx.store().await;
+    let held = leases(&claim(&*store, "w1", 4).await);
+    assert_settled(fx, rejected(&held[1])).await;
+    assert_settled(fx, acknowledged(&held[3])).await;
+    let batch: Vec<_> = held.iter().map(acknowledged).collect();
+    let verdicts = store.settle(&batch).await.unwrap();
+    let told: Vec<_> = verdicts.iter().map(Verdict::is_settled).collect();
+    assert_eq!(
+        told,
+        [true, false, true, true],
+        "lost is lost, and a repetition is known"
+    );
+    for (lease, expected) in held.iter().zip([State::Done, State::Dead, State::Done, State::Done]) {
+        assert_eq!(state(fx, lease.id).await, expected);
+        assert_eq!(fx.admin().await.attempts(lease.id).await.unwrap().len(), 1);
+    }
+    let before = fx.dump().await;
+    assert!(store.settle(&batch).await.unwrap()[0].is_settled());
+    assert_unchanged(fx, &before, "a repeated batch of deliveries").await;
+}
+
 /// Hundreds of settlements at once, each answered for itself.
 pub async fn a_large_batch_is_settled_whole(fx: &dyn Fixture) {
     put_all(fx, vec![message("x"); 400]).await;

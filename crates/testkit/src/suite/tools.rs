@@ -139,6 +139,11 @@ pub fn delivered(lease: &Lease) -> Settlement {
     Settlement::delivered(lease, Some("receipt"))
 }
 
+/// The destination acknowledged it and said nothing else: what a store may treat in a lean way.
+pub fn acknowledged(lease: &Lease) -> Settlement {
+    Settlement::delivered(lease, None)
+}
+
 /// The destination refused it for good.
 pub fn rejected(lease: &Lease) -> Settlement {
     let (code, error) = ("http_422".to_owned(), "not like this".to_owned());
