@@ -14,7 +14,7 @@ const OLDEST_COMPATIBLE: i32 = 1;
 pub const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
-pub const FUNCTIONS: [(&str, &str); 18] = [
+pub const FUNCTIONS: [(&str, &str); 24] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
     ("lane", include_str!("../sql/lane.sql")),
@@ -24,7 +24,12 @@ pub const FUNCTIONS: [(&str, &str); 18] = [
     ("find_twins", include_str!("../sql/find_twins.sql")),
     ("enqueue_many", include_str!("../sql/enqueue_many.sql")),
     ("enqueue", include_str!("../sql/enqueue.sql")),
-    ("claim", include_str!("../sql/claim.sql")),
+    ("promote", include_str!("../sql/promote.sql")),
+    ("lanes", include_str!("../sql/lanes.sql")),
+    ("grant_leases", include_str!("../sql/grant_leases.sql")),
+    ("pick_ready", include_str!("../sql/pick_ready.sql")),
+    ("pick_keyed", include_str!("../sql/pick_keyed.sql")),
+    ("sample_floor", include_str!("../sql/sample_floor.sql")),
     ("settle", include_str!("../sql/settle.sql")),
     ("check_dedup", include_str!("../sql/check_dedup.sql")),
     (
@@ -35,10 +40,8 @@ pub const FUNCTIONS: [(&str, &str); 18] = [
     ("expired", include_str!("../sql/expired.sql")),
     ("claim_outbox_batch", include_str!("../sql/claim_outbox_batch.sql")),
     ("record_conflict", include_str!("../sql/record_conflict.sql")),
-    (
-        "operator",
-        concat!(include_str!("../sql/operator.sql"), include_str!("../sql/prune.sql")),
-    ),
+    ("operator", include_str!("../sql/operator.sql")),
+    ("prune", include_str!("../sql/prune.sql")),
 ];
 
 /// What a migration did.

@@ -65,7 +65,7 @@ const MISTAKES: [Mistake; 12] = [
     },
     Mistake {
         name: "count-based key limit",
-        file: "claim",
+        file: "pick_keyed",
         right: "AND b.token <> p_token",
         wrong: "AND false",
         cases: &[
@@ -75,7 +75,7 @@ const MISTAKES: [Mistake; 12] = [
     },
     Mistake {
         name: "cursor polling",
-        file: "claim",
+        file: "sample_floor",
         right: "oldest := pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
         wrong: "oldest := 9223372036854775807",
         cases: &["commits_in_reverse_order_are_all_claimed"],
@@ -89,7 +89,7 @@ const MISTAKES: [Mistake; 12] = [
     },
     Mistake {
         name: "attempts counted at settle",
-        file: "claim",
+        file: "grant_leases",
         right: "d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker",
         wrong: "d.attempts, d.generation, d.bytes, d.max_attempts, d.releases, p_worker",
         cases: &[

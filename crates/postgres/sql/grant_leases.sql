@@ -1,0 +1,83 @@
+-- Claiming. The planner is pinned in each function: a generic plan made on empty tables, or a hash join over a million
+-- pending messages, costs more than any choice of tables. Nothing is pinned on the caller's connection.
+--
+-- A table is looked up for the rows of a list by LATERAL (... OFFSET 0), never by a plain join: while its statistics say that
+-- it is nearly empty, a plain join may walk the whole table and look into the list for each of its rows, and that plan stays
+-- when the table has grown (seen: 39 seconds for a claim).
+
+-- Grants leases: what the relay calls. p_lanes (sorted) and p_floors are what this claimer knows of lanes with work and of
+-- the places it has passed in each; both may be empty. p_lo and p_hi bound where it looks for more lanes. NULL namespaces,
+-- tenant and bytes mean any.
+CREATE OR REPLACE FUNCTION posthouse.grant_leases(
+    p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
+    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint)
+RETURNS TABLE (
+    seq bigint, lane bigint, pos bigint, id uuid, epoch int, attempt int, generation int, max_attempts int, releases int, blocks boolean,
+    tenant text, namespace text, topic text, order_key text, content_type text, payload bytea, headers jsonb, deliver_ms bigint,
+    kind smallint, parent uuid, destination text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    t CONSTANT timestamptz := clock();
+    until CONSTANT timestamptz := t + p_lease_ms * interval '1 millisecond';
+    left_rows int := p_batch;
+    left_bytes bigint := coalesce(p_max_bytes, 9223372036854775807);
+    picks tid[];
+    picked_bytes bigint;
+    half CONSTANT int := (p_batch + 1) / 2;
+    granted int;
+    lapsed int := 0;
+BEGIN
+    PERFORM promote(t, p_batch * 2);
+    PERFORM unpark(p_not_topics, p_batch);
+    -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
+    -- room: the unkeyed ones are asked for again, a few times.
+    -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
+    FOR round IN 1..8 LOOP
+        EXIT WHEN left_rows = 0 OR left_bytes <= 0;
+        IF round IN (1, 7, 8) THEN
+            SELECT k.picks, k.bytes INTO picks, picked_bytes
+            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics) k;
+            CONTINUE WHEN picks IS NULL;
+            RETURN QUERY
+            WITH d AS (DELETE FROM keyed k WHERE k.ctid = ANY (picks) RETURNING k.*),
+            l AS (
+                INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
+                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
+            h AS (INSERT INTO deadline (until, token, seqs) SELECT until, p_token, array_agg(d.seq) FROM d HAVING count(*) > 0)
+            SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, d.blocks,
+                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
+            FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m ORDER BY d.pos;
+        ELSIF round = 2 OR lapsed > 0 THEN
+            SELECT k.picks, k.bytes INTO picks, picked_bytes
+            FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, p_lanes, p_floors, p_lo, p_hi) k;
+            IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
+            RETURN QUERY
+            WITH d AS (DELETE FROM ready r WHERE r.ctid = ANY (picks) RETURNING r.*),
+            -- Past its deliver-by: it ends here, unsent and without a grant.
+            x AS (
+                INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
+                SELECT d.seq, t, d.epoch, d.attempts, d.generation, d.max_attempts, 3, false, false FROM d WHERE d.deliver_by <= t),
+            l AS (
+                INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, epoch, attempts, generation, bytes, max_attempts, releases, worker)
+                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker
+                FROM d WHERE (d.deliver_by <= t) IS NOT TRUE),
+            h AS (INSERT INTO deadline (until, token, seqs) SELECT until, p_token, array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE HAVING count(*) > 0)
+            SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
+                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
+            FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m WHERE (d.deliver_by <= t) IS NOT TRUE ORDER BY d.pos;
+        ELSE
+            CONTINUE;
+        END IF;
+        GET DIAGNOSTICS granted = ROW_COUNT;
+        lapsed := cardinality(picks) - granted;
+        left_rows := left_rows - granted;
+        left_bytes := left_bytes - picked_bytes;
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION posthouse.ms_between(p_from timestamptz, p_to timestamptz) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (extract(epoch FROM p_to - p_from) * 1000)::bigint
+$$;
