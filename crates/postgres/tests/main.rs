@@ -6,7 +6,9 @@
 mod contract;
 mod controls;
 mod documentation;
+mod drivers;
 mod fixture;
+mod schema;
 
 mod suite {
     posthouse_testkit::conformance!(crate::fixture::PostgresFixture::new);
