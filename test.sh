@@ -20,6 +20,7 @@ times=()
 stop() {
     local status=$?
     stop_postgres
+    drop_policy
     rm -rf "$scratch"
     printf '\n%s\n' "minutes per stage:"
     printf '  %s\n' "${times[@]:-none}"
@@ -38,6 +39,13 @@ stage() {
     return "$status"
 }
 
+# Removed also when we are interrupted: left behind, it would keep later packages from starting their services.
+policy=/usr/sbin/policy-rc.d made_policy=no
+drop_policy() {
+    [ "$made_policy" = no ] || rm -f "$policy"
+    made_policy=no
+}
+
 install_missing() {
     local missing=()
     [ -n "$(find_postgres)" ] || missing+=(postgresql)
@@ -51,13 +59,12 @@ install_missing() {
         return 1
     fi
     # Packages must not start services of their own: refuse it for the time of the install, and never make a cluster.
-    local policy=/usr/sbin/policy-rc.d made_policy=no
-    if [ ! -e "$policy" ]; then printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod +x "$policy"; made_policy=yes; fi
+    if [ ! -e "$policy" ]; then made_policy=yes; printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod +x "$policy"; fi
     mkdir -p /etc/postgresql-common
     [ -e /etc/postgresql-common/createcluster.conf ] || echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
     local status=0
     { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"; } >"$scratch/apt.log" 2>&1 || status=$?
-    [ "$made_policy" = no ] || rm -f "$policy"
+    drop_policy
     [ "$status" -eq 0 ] || tail -n 20 "$scratch/apt.log" >&2
     return "$status"
 }

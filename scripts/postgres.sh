@@ -11,24 +11,22 @@ find_postgres() {
     done
 }
 
-# As PostgreSQL's own user when we are root, which it refuses to run as.
-as_postgres() {
-    if [ "$(id -u)" -eq 0 ]; then setpriv --reuid postgres --regid postgres --init-groups "$@"; else "$@"; fi
-}
-
 free_port() {
     /usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
 start_postgres() {
-    local folder=$1 kind=$2 port data settings
+    local folder=$1 kind=$2 port data settings as=()
+    # As PostgreSQL's own user when we are root, which it refuses to run as.
+    [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid postgres --regid postgres --init-groups)
+    [ -d "$folder" ] || { echo "start_postgres: there is no folder '$folder'" >&2; return 1; }
     PG_BIN=$(find_postgres)
     [ -n "$PG_BIN" ] || { echo "no PostgreSQL server is installed: run ./test.sh once, or 'apt-get install postgresql' as root" >&2; return 1; }
     chmod 755 "$folder"
     mkdir "$folder/pg"
     [ "$(id -u)" -ne 0 ] || chown postgres "$folder/pg"
     data=$folder/pg/data
-    as_postgres "$PG_BIN/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$folder/initdb.log" 2>&1 || { cat "$folder/initdb.log" >&2; return 1; }
+    "${as[@]}" "$PG_BIN/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$folder/initdb.log" 2>&1 || { cat "$folder/initdb.log" >&2; return 1; }
     case $kind in
         # Lives for one run of the suite, and need not survive anything.
         fast) settings=(-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=256MB) ;;
@@ -37,17 +35,19 @@ start_postgres() {
     esac
     for _ in 1 2 3 4 5; do
         port=$(free_port)
-        (cd "$folder/pg" && as_postgres "$PG_BIN/postgres" -D "$data" -p "$port" -c listen_addresses=127.0.0.1 \
+        # `exec`, so that the process id is the server's own, known before it answers.
+        (cd "$folder/pg" && exec "${as[@]}" "$PG_BIN/postgres" -D "$data" -p "$port" -c listen_addresses=127.0.0.1 \
             -c unix_socket_directories="$folder/pg" -c max_connections=400 "${settings[@]}") >"$folder/postgres.log" 2>&1 &
-        for _ in $(seq 100); do
+        PG_PID=$!
+        for _ in $(seq 300); do
             if "$PG_BIN/pg_isready" -q -h 127.0.0.1 -p "$port"; then
-                PG_PID=$(head -n 1 "$data/postmaster.pid")
                 PG_URL="postgres://postgres@127.0.0.1:$port/postgres"
                 return
             fi
-            kill -0 $! 2>/dev/null || break
+            kill -0 "$PG_PID" 2>/dev/null || break
             sleep 0.1
         done
+        stop_postgres
     done
     cat "$folder/postgres.log" >&2
     return 1

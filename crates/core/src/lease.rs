@@ -76,6 +76,9 @@ impl Claim {
                 format!("{} is not between 1 and {}", self.batch, Limits::BATCH),
             ));
         }
+        if self.max_bytes == Some(0) {
+            return Err(Invalid::new("max_bytes", "must be at least 1"));
+        }
         check_lease(self.lease)
     }
 }

@@ -12,6 +12,12 @@ BEGIN
         RAISE 'batch_size: must be between 1 and 10000' USING ERRCODE = 'P7006';
     ELSIF lease_seconds IS NULL OR NOT (lease_seconds >= 0.001 AND lease_seconds <= 86400) THEN
         RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
+    ELSIF max_bytes < 1 THEN
+        RAISE 'max_bytes: must be at least 1' USING ERRCODE = 'P7006';
+    ELSIF array_position(namespaces, NULL) IS NOT NULL THEN
+        RAISE 'namespaces: holds a NULL' USING ERRCODE = 'P7006';
+    ELSIF array_position(not_topics, NULL) IS NOT NULL THEN
+        RAISE 'not_topics: holds a NULL' USING ERRCODE = 'P7006';
     ELSIF worker_id IS NULL THEN
         RAISE 'worker_id: must not be NULL' USING ERRCODE = 'P7006';
     END IF;
@@ -21,5 +27,6 @@ BEGIN
     SELECT g.id, token, g.epoch::bigint, g.attempt, g.tenant, g.namespace, g.topic, g.order_key, g.content_type, g.payload,
            coalesce(g.headers, '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent
     FROM grant_leases(batch_size, worker_id, token, (lease_seconds * 1000)::bigint, max_bytes,
-                      CASE WHEN namespaces = '{}' THEN NULL ELSE namespaces END, claim_outbox_batch.tenant, coalesce(not_topics, '{}'), '{}', '{}', -9223372036854775808, 9223372036854775807) g;
+                      CASE WHEN namespaces = '{}' THEN NULL ELSE namespaces END, claim_outbox_batch.tenant, coalesce(not_topics, '{}'), '{}', '{}', -9223372036854775808, 9223372036854775807) g
+    WHERE g.seq IS NOT NULL;
 END $$;

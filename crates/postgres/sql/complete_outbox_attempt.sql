@@ -41,6 +41,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT regexp_replace(left(p_text, p_most), '[\x01-\x1f\x7f-\x9f]', ' ', 'g')
 $$;
 
+-- A receipt as it is recorded: at most 1 KiB, whatever its characters take.
+CREATE OR REPLACE FUNCTION posthouse.clean_receipt(p_text text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN octet_length(left(p_text, 1024)) > 1024 THEN posthouse.clean(p_text, 256) ELSE posthouse.clean(p_text, 1024) END
+$$;
+
 -- Finishes one attempt. Answers the new state; raises P7002 when the lease is lost. The worker's name is a label: the token
 -- is what is checked.
 CREATE OR REPLACE FUNCTION posthouse.complete_outbox_attempt(
@@ -64,15 +70,20 @@ BEGIN
         RETURN repeated_completion(complete_outbox_attempt.id, lease_token, complete_outbox_attempt.outcome);
     END IF;
     SELECT * INTO d FROM decide(complete_outbox_attempt.outcome, own.attempts, own.max_attempts, own.releases, retry_after, coalesce(roll, random()));
-    SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
-                   ARRAY[own.max_attempts::bigint], ARRAY[clean(complete_outbox_attempt.code, 64)], ARRAY[clean(complete_outbox_attempt.error, 512)],
-                   ARRAY[clean(complete_outbox_attempt.receipt, 255)]))[1] INTO answer;
+    BEGIN
+        SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
+                       ARRAY[own.max_attempts::bigint], ARRAY[clean(complete_outbox_attempt.code, 64)], ARRAY[clean(complete_outbox_attempt.error, 512)],
+                       ARRAY[clean_receipt(complete_outbox_attempt.receipt)]))[1] INTO answer;
+    EXCEPTION WHEN SQLSTATE 'P7010' THEN
+        -- The deadline passed in this very moment. The message is locked, so there is nothing to judge again.
+        answer := 'lost';
+    END;
     IF answer = 'lost' THEN
         RAISE 'the lease on message % is lost', complete_outbox_attempt.id USING ERRCODE = 'P7002',
             HINT = 'somebody else may finish it now; forget it, and call record_conflict if you want it on record';
     END IF;
     IF complete_outbox_attempt.keep_receipt AND d.evidence = 1 AND receipt IS NOT NULL THEN
-        PERFORM keep_receipt(own.seq, clean(receipt, 255));
+        PERFORM keep_receipt(own.seq, clean_receipt(receipt));
     END IF;
     RETURN CASE d.next WHEN 1 THEN 'done' WHEN 2 THEN 'pending' ELSE 'dead' END;
 END $$;

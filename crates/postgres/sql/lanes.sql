@@ -25,23 +25,38 @@ BEGIN
     RETURN coalesce(found_lanes, '{}');
 END $$;
 
--- Up to p_most lanes of `keyed`, from a random one on, so that no tenant is always first.
+-- Up to p_most lanes of `keyed`, from a random tenant of each namespace on, so that nobody is always first.
 CREATE OR REPLACE FUNCTION posthouse.keyed_lanes(p_los bigint[], p_his bigint[], p_most int) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
 DECLARE
-    start CONSTANT bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
+    spaces bigint[];
     found_lanes bigint[];
 BEGIN
-    SELECT array_agg(w.lane) INTO found_lanes FROM (
-        SELECT w.lane
-        FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
-        CROSS JOIN unnest(p_los, p_his) r(lo, hi)
+    -- The namespaces with work: a loose scan over the upper halves of the lanes.
+    SELECT array_agg(n.space) INTO spaces FROM (
+        SELECT w.lane >> 32 AS space FROM unnest(p_los, p_his) r(lo, hi)
         CROSS JOIN LATERAL (
             WITH RECURSIVE walk(lane) AS (
-                (SELECT k.lane FROM keyed k WHERE k.lane BETWEEN greatest(part.lo, r.lo) AND least(part.hi, r.hi) ORDER BY k.lane, k.key_hash, k.key, k.pos LIMIT 1)
+                (SELECT k.lane FROM keyed k WHERE k.lane BETWEEN r.lo AND r.hi ORDER BY k.lane, k.key_hash, k.key, k.pos LIMIT 1)
                 UNION ALL
-                SELECT (SELECT k.lane FROM keyed k WHERE k.lane > walk.lane AND k.lane <= least(part.hi, r.hi) ORDER BY k.lane, k.key_hash, k.key, k.pos LIMIT 1)
+                SELECT (SELECT k.lane FROM keyed k WHERE k.lane > ((walk.lane >> 32) << 32 | 4294967295) AND k.lane <= r.hi ORDER BY k.lane, k.key_hash, k.key, k.pos LIMIT 1)
+                FROM walk WHERE walk.lane IS NOT NULL)
+            SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
+        ORDER BY random()) n;
+    IF spaces IS NULL THEN RETURN '{}'; END IF;
+    -- In each, from a random tenant on and around: the lanes of a namespace fill one narrow range of all lanes, so the start
+    -- must be drawn within it.
+    SELECT array_agg(w.lane) INTO found_lanes FROM (
+        SELECT w.lane
+        FROM unnest(spaces) WITH ORDINALITY n(space, o)
+        CROSS JOIN LATERAL (SELECT n.space << 32 AS first, (n.space << 32) | (random() * 4294967295)::bigint AS start OFFSET 0) s
+        CROSS JOIN LATERAL (VALUES (s.start, s.first | 4294967295), (s.first, s.start - 1)) part(lo, hi)
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE walk(lane) AS (
+                (SELECT k.lane FROM keyed k WHERE k.lane BETWEEN part.lo AND part.hi ORDER BY k.lane, k.key_hash, k.key, k.pos LIMIT 1)
+                UNION ALL
+                SELECT (SELECT k.lane FROM keyed k WHERE k.lane > walk.lane AND k.lane <= part.hi ORDER BY k.lane, k.key_hash, k.key, k.pos LIMIT 1)
                 FROM walk WHERE walk.lane IS NOT NULL)
             SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
         LIMIT p_most) w;
@@ -53,18 +68,33 @@ CREATE OR REPLACE FUNCTION posthouse.ready_lanes(p_los bigint[], p_his bigint[],
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
 DECLARE
-    start CONSTANT bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
+    spaces bigint[];
     found_lanes bigint[];
 BEGIN
-    SELECT array_agg(w.lane) INTO found_lanes FROM (
-        SELECT w.lane
-        FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
-        CROSS JOIN unnest(p_los, p_his) r(lo, hi)
+    -- The namespaces with work: a loose scan over the upper halves of the lanes.
+    SELECT array_agg(n.space) INTO spaces FROM (
+        SELECT w.lane >> 32 AS space FROM unnest(p_los, p_his) r(lo, hi)
         CROSS JOIN LATERAL (
             WITH RECURSIVE walk(lane) AS (
-                (SELECT k.lane FROM ready k WHERE k.lane BETWEEN greatest(part.lo, r.lo) AND least(part.hi, r.hi) ORDER BY k.lane, k.pos LIMIT 1)
+                (SELECT k.lane FROM ready k WHERE k.lane BETWEEN r.lo AND r.hi ORDER BY k.lane, k.pos LIMIT 1)
                 UNION ALL
-                SELECT (SELECT k.lane FROM ready k WHERE k.lane > walk.lane AND k.lane <= least(part.hi, r.hi) ORDER BY k.lane, k.pos LIMIT 1)
+                SELECT (SELECT k.lane FROM ready k WHERE k.lane > ((walk.lane >> 32) << 32 | 4294967295) AND k.lane <= r.hi ORDER BY k.lane, k.pos LIMIT 1)
+                FROM walk WHERE walk.lane IS NOT NULL)
+            SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
+        ORDER BY random()) n;
+    IF spaces IS NULL THEN RETURN '{}'; END IF;
+    -- In each, from a random tenant on and around: the lanes of a namespace fill one narrow range of all lanes, so the start
+    -- must be drawn within it.
+    SELECT array_agg(w.lane) INTO found_lanes FROM (
+        SELECT w.lane
+        FROM unnest(spaces) WITH ORDINALITY n(space, o)
+        CROSS JOIN LATERAL (SELECT n.space << 32 AS first, (n.space << 32) | (random() * 4294967295)::bigint AS start OFFSET 0) s
+        CROSS JOIN LATERAL (VALUES (s.start, s.first | 4294967295), (s.first, s.start - 1)) part(lo, hi)
+        CROSS JOIN LATERAL (
+            WITH RECURSIVE walk(lane) AS (
+                (SELECT k.lane FROM ready k WHERE k.lane BETWEEN part.lo AND part.hi ORDER BY k.lane, k.pos LIMIT 1)
+                UNION ALL
+                SELECT (SELECT k.lane FROM ready k WHERE k.lane > walk.lane AND k.lane <= part.hi ORDER BY k.lane, k.pos LIMIT 1)
                 FROM walk WHERE walk.lane IS NOT NULL)
             SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
         LIMIT p_most) w;

@@ -22,7 +22,7 @@ BEGIN
         lanes := tenant_lanes(p_namespaces, p_tenant);
     ELSE
         SELECT r.los, r.his INTO ranges FROM lane_ranges(p_namespaces) r;
-        lanes := keyed_lanes(ranges.los, ranges.his, 64);
+        lanes := keyed_lanes(ranges.los, ranges.his, 256);
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
     keys_each := greatest(1, p_most / p_depth / cardinality(lanes));

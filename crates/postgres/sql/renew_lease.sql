@@ -1,5 +1,6 @@
 -- Moves deadlines of leases that are still held. Answers for each: renewed, locked (a handler's own transaction has it: not
--- lost, and not moved) or lost. It never waits, so the clock is read after the locks are there.
+-- lost, and not moved) or lost. It never waits, so the clock is read after the locks are there. It never shortens a lease: the
+-- hint that finds it when it runs out stands at its first deadline.
 CREATE OR REPLACE FUNCTION posthouse.renew(p_seq bigint[], p_token uuid[], p_lease_ms bigint) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -13,7 +14,7 @@ BEGIN
                   ORDER BY l.seq FOR UPDATE OF l SKIP LOCKED);
     t := clock();
     WITH u AS (
-        UPDATE leased l SET until = t + p_lease_ms * interval '1 millisecond' WHERE l.ctid = ANY (mine) AND l.until > t RETURNING l.seq)
+        UPDATE leased l SET until = greatest(l.until, t + p_lease_ms * interval '1 millisecond') WHERE l.ctid = ANY (mine) AND l.until > t RETURNING l.seq)
     SELECT coalesce(array_agg(u.seq), '{}') INTO renewed FROM u;
     RETURN ARRAY(
         SELECT CASE WHEN i.seq = ANY (renewed) AND l.token = i.token THEN 'renewed'

@@ -1,7 +1,7 @@
 //! Granting leases.
 
 use posthouse_core::{Claim, Claimed, Error, LeaseToken};
-use std::time::Instant;
+use std::{sync::MutexGuard, time::Instant};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -9,54 +9,73 @@ use crate::{
     Postgres,
     enqueue::millis,
     error::from_driver,
-    floors::{Plan, Sample},
+    floors::{FloorBook, Plan, Sample},
     rows,
     store::Args,
 };
 
+/// The most windows of lanes that one claim looks into before it looks everywhere.
+const WINDOWS: u32 = 8;
+
+/// What one look granted, and whether it was cut short by messages that lapsed.
+struct Grants {
+    messages: Vec<rows::Granted>,
+    truncated: bool,
+}
+
 impl Postgres {
     pub(crate) async fn grant(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         // One tenant's lanes are computed, not remembered.
-        let remembers = claim.tenant.is_none();
-        let plan = if remembers {
-            self.plan(claim).await?
-        } else {
-            Plan::blank()
-        };
-        let token = LeaseToken(Uuid::new_v4());
-        let rows = self.grant_once(claim, token, &plan).await?;
-        if remembers {
-            let unkeyed = rows.iter().filter(|r| r.unkeyed).count();
-            // Full, weighed or picky: something that was free may have been left below the last one taken.
-            let cut = rows.len() >= claim.batch as usize
-                || claim.max_bytes.is_some()
-                || !claim.not_topics.is_empty()
-                || unkeyed > 0 && plan.lanes.len() > 1;
-            let taken = rows.iter().filter(|r| r.unkeyed).map(|r| (r.lane, r.pos));
-            self.floors
-                .lock()
-                .unwrap_or_else(|e| e.into_inner())
-                .of(&claim.namespaces)
-                .claimed(&plan, taken, cut);
+        if claim.tenant.is_some() {
+            let granted = self.grant_once(claim, &Plan::blank()).await?;
+            return Ok(granted.messages.into_iter().map(|r| r.claimed).collect());
         }
-        Ok(rows.into_iter().map(|r| r.claimed).collect())
+        // An empty answer sends the relay to sleep, so it must not come from a part of the lanes. Ends: windows are few, and the
+        // last look is everywhere.
+        for look in 0..=WINDOWS {
+            let (plan, partial) = if look == WINDOWS {
+                (Plan::blank(), false)
+            } else {
+                self.plan(claim).await?
+            };
+            let granted = self.grant_once(claim, &plan).await?;
+            self.remember(claim, &plan, &granted);
+            if !granted.messages.is_empty() || !(partial || granted.truncated) {
+                return Ok(granted.messages.into_iter().map(|r| r.claimed).collect());
+            }
+        }
+        Ok(Vec::new())
     }
 
-    async fn plan(&self, claim: &Claim) -> Result<Plan, Error> {
+    fn remember(&self, claim: &Claim, plan: &Plan, granted: &Grants) {
+        let rows = &granted.messages;
+        // Full, weighed, picky or cut short: something that was free may have been left below the last one taken.
+        let full = rows.len() >= claim.batch as usize || claim.max_bytes.is_some() || !claim.not_topics.is_empty();
+        let unkeyed = || rows.iter().filter(|r| r.unkeyed);
+        let cut = full || granted.truncated || unkeyed().count() > 0 && plan.lanes.len() > 1;
+        let taken = unkeyed().map(|r| (r.lane, r.pos));
+        self.book().of(&claim.namespaces).claimed(plan, taken, cut);
+    }
+
+    fn book(&self) -> MutexGuard<'_, FloorBook> {
+        self.floors.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Where to look next, and whether that is only a part of the lanes with work.
+    async fn plan(&self, claim: &Claim) -> Result<(Plan, bool), Error> {
         let now = Instant::now();
         let wants = self
-            .floors
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
+            .book()
             .of(&claim.namespaces)
             .wants_sample(now, self.options.floor_every);
         let sample = if wants { Some(self.sample().await?) } else { None };
-        let mut book = self.floors.lock().unwrap_or_else(|e| e.into_inner());
+        let mut book = self.book();
         let floors = book.of(&claim.namespaces);
         if let Some(sample) = sample {
             floors.sampled(sample, now);
         }
-        Ok(floors.plan(claim.batch, now, self.options.full_pass_every))
+        let plan = floors.plan(claim.batch, now, self.options.full_pass_every);
+        Ok((plan, floors.has_more_windows()))
     }
 
     async fn sample(&self) -> Result<Sample, Error> {
@@ -72,7 +91,8 @@ impl Postgres {
         })
     }
 
-    async fn grant_once(&self, claim: &Claim, token: LeaseToken, plan: &Plan) -> Result<Vec<rows::Granted>, Error> {
+    async fn grant_once(&self, claim: &Claim, plan: &Plan) -> Result<Grants, Error> {
+        let token = LeaseToken(Uuid::new_v4());
         let batch = i32::try_from(claim.batch).unwrap_or(i32::MAX);
         let max_bytes = claim.max_bytes.map(|b| i64::try_from(b).unwrap_or(i64::MAX));
         let namespaces = (!claim.namespaces.is_empty()).then_some(&claim.namespaces);
@@ -96,6 +116,14 @@ impl Postgres {
             self.schema
         );
         let rows = self.query(&sql, args).await?;
-        rows.iter().map(|row| rows::granted(row, token)).collect()
+        let messages: Result<Vec<_>, _> = rows
+            .iter()
+            .filter_map(|row| rows::granted(row, token).transpose())
+            .collect();
+        let messages = messages?;
+        Ok(Grants {
+            truncated: rows.len() > messages.len(),
+            messages,
+        })
     }
 }

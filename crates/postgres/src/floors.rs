@@ -41,7 +41,10 @@ pub(crate) struct Sample {
 /// The floors of one choice of namespaces.
 #[derive(Default)]
 pub(crate) struct Floors {
+    /// Lanes that gave something when they were last looked into.
     lanes: BTreeMap<i64, i64>,
+    /// The floors of lanes that gave nothing: they are found again as gaps are, and then go on from there.
+    idle: HashMap<i64, i64>,
     cursor: Option<i64>,
     base: i64,
     waiting: Option<Sample>,
@@ -97,6 +100,7 @@ impl Floors {
         {
             self.full_pass = Some(now);
             self.lanes.values_mut().for_each(|floor| *floor = 0);
+            self.idle.clear();
         }
         let window = WINDOW.min(batch as usize).max(1);
         let from = self.cursor.unwrap_or(i64::MIN);
@@ -137,11 +141,29 @@ impl Floors {
             if let (Some(passed), Some(floor)) = (passed, self.lanes.get_mut(lane)) {
                 *floor = passed.min(self.base).max(*floor);
             }
+            if !cut && !highest.contains_key(lane) {
+                self.rest(*lane);
+            }
         }
         for lane in highest.into_keys() {
             if self.lanes.len() < MOST_LANES {
-                self.lanes.entry(lane).or_insert(0);
+                let floor = self.idle.remove(&lane).unwrap_or(0);
+                self.lanes.entry(lane).or_insert(floor);
             }
+        }
+    }
+
+    /// Whether lanes with work are left for the windows after the last plan.
+    pub(crate) const fn has_more_windows(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    fn rest(&mut self, lane: i64) {
+        if let Some(floor) = self.lanes.remove(&lane) {
+            if self.idle.len() >= MOST_LANES {
+                self.idle.clear();
+            }
+            self.idle.insert(lane, floor);
         }
     }
 }

@@ -102,7 +102,11 @@ mod column {
     pub(super) const DESTINATION: usize = 20;
 }
 
-pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Granted, Error> {
+/// A row without a number is no message; it says that the claim was cut short.
+pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, Error> {
+    let Some(seq) = get(row, column::SEQ)? else {
+        return Ok(None);
+    };
     let id = MessageId(get(row, column::ID)?);
     let epoch = u64::from(small(row, column::EPOCH)?);
     let (attempt, generation) = (small(row, column::ATTEMPT)?, small(row, column::GENERATION)?);
@@ -116,7 +120,7 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Granted, Error> {
     };
     let lease = Lease {
         id,
-        seq: get(row, column::SEQ)?,
+        seq,
         token,
         standing,
         on_dead: on_dead(get(row, column::BLOCKS)?),
@@ -146,12 +150,12 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Granted, Error> {
         delivery,
         deliver_within,
     };
-    Ok(Granted {
+    Ok(Some(Granted {
         claimed,
         lane: get(row, column::LANE)?,
         pos: get(row, column::POS)?,
         unkeyed,
-    })
+    }))
 }
 
 pub(crate) fn expired_lease(row: &Row) -> Result<Lease, Error> {

@@ -10,18 +10,24 @@ pub struct Schema(String);
 impl Schema {
     /// The schema of this name: a lower-case letter or underscore, then letters, digits and underscores, at most 63 bytes.
     ///
-    /// Anything else would need quoting in every tool that our users type it into, and is refused.
+    /// Anything else would need quoting in every tool that our users type it into, and is refused; so are `public` and
+    /// `information_schema`, which are not ours to revoke rights in.
     pub fn new(name: &str) -> Result<Self, Invalid> {
         let starts = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
         let rest = name
             .chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-        if !starts || !rest || name.len() > 63 || name.starts_with("pg_") {
+        if !starts
+            || !rest
+            || name.len() > 63
+            || name.starts_with("pg_")
+            || ["public", "information_schema"].contains(&name)
+        {
             let shown = posthouse_core::text::excerpt(name, 64);
             return Err(Invalid::new(
                 "schema",
                 format!(
-                    "{shown:?} is not a usable schema name (a-z, 0-9 and _, at most 63, not starting with a digit or pg_)"
+                    "{shown:?} is not a usable schema name (a-z, 0-9 and _, at most 63, not starting with a digit or pg_, not public)"
                 ),
             ));
         }

@@ -78,7 +78,7 @@ const MISTAKES: [Mistake; 12] = [
         file: "sample_floor",
         right: "oldest := pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
         wrong: "oldest := 9223372036854775807",
-        cases: &["commits_in_reverse_order_are_all_claimed"],
+        cases: &["a_late_commit_in_a_busy_line_is_found"],
     },
     Mistake {
         name: "dedupe that forgets",

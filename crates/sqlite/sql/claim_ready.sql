@@ -1,5 +1,5 @@
 -- The line of a lane from above ?2. The message itself is only looked at when topics are to be left (?4).
-SELECT pos, seq, bytes, deliver_by
+SELECT pos, seq, bytes, deliver_by, attempts, max_attempts, epoch, generation, releases
 FROM posthouse_ready AS r
 WHERE lane = ?1
     AND pos > ?2

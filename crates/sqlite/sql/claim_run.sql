@@ -1,7 +1,7 @@
 -- A key's line from above ?3, as far as the first message that is dead and blocks. The last two columns: its topic is
 -- left, and its death would block the key.
 SELECT
-    pos, seq, bytes, deliver_by, due_at,
+    pos, seq, bytes, deliver_by, attempts, max_attempts, epoch, generation, releases, due_at,
     ?5 IS NOT NULL
     AND (SELECT topic FROM posthouse_message AS m WHERE m.seq = k.seq) IN (SELECT value FROM json_each(?5)),
     deliver_by IS NOT NULL AND (SELECT on_dead FROM posthouse_message AS m WHERE m.seq = k.seq) = 'block'

@@ -1,1 +1,1 @@
-DELETE FROM posthouse_leased WHERE seq = ?1;
+DELETE FROM posthouse_leased WHERE seq BETWEEN ?1 AND ?2;

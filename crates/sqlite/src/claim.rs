@@ -1,6 +1,9 @@
 //! Claim: what is due is chosen fairly, moved under a lease in a few statements, and read back whole.
 
-use posthouse_core::{Claim, Claimed, DeadReason, Delivery, Error, Lease, LeaseToken, OnDead, State, Timestamp};
+use posthouse_core::{
+    Claim, Claimed, DeadReason, Delivery, Error, Event, Lease, LeaseToken, OnDead, RetryPolicy, State, Timestamp,
+    machine::Ctx, step,
+};
 use rusqlite::{Connection, Row, params};
 use std::collections::{HashMap, VecDeque, hash_map::Entry};
 use uuid::Uuid;
@@ -145,7 +148,7 @@ fn choose(tx: &Connection, claim: &Claim, scope: &Scope, served: i64, floors: &m
         let fresh = if more { round.next(tx, scope)? } else { None };
         more = fresh.is_some();
         let floor = |lane| known.as_ref().map_or(i64::MIN, |known| known.of(lane));
-        let fresh = fresh.map(|lane| Lane::new(lane, floor(lane)));
+        let fresh = fresh.map(|lane| Lane::new(lane, floor(lane), scope));
         let Some(mut lane) = fresh.or_else(|| open.pop_front()) else {
             break;
         };
@@ -270,21 +273,33 @@ fn grant(tx: &Connection, claim: &Claim, scope: &Scope, token: LeaseToken, chose
     Ok(())
 }
 
-/// Reads back what was granted, in the order it was chosen.
+/// Reads what is sent of those that were granted, and answers it in the order it was chosen.
 fn granted(tx: &Connection, chosen: &[InLine], token: LeaseToken, now: i64) -> Result<Vec<Claimed>, Error> {
-    let numbers: Vec<i64> = chosen.iter().map(|message| message.seq).collect();
     let mut names: HashMap<i64, (String, String)> = HashMap::new();
     for message in chosen {
         if let Entry::Vacant(unknown) = names.entry(message.lane) {
             unknown.insert(lane_name(tx, message.lane)?);
         }
     }
+    let mut by_number: Vec<(usize, &InLine)> = chosen.iter().enumerate().collect();
+    by_number.sort_by_key(|(_, message)| message.seq);
     let mut statement = tx.prepare_cached(GRANTED).map_err(plain)?;
-    let rows = statement.query_map([serde_json::to_string(&numbers).map_err(internal)?], |row| {
-        let name = names.get(&row.get(1)?).cloned().unwrap_or_default();
-        claimed(row, token, now, name)
-    });
-    rows.and_then(Iterator::collect).map_err(plain)
+    let mut read = Vec::with_capacity(chosen.len());
+    // Messages are mostly chosen as they came, so there are few ranges of numbers without a gap.
+    for range in by_number.chunk_by(|(_, one), (_, next)| one.seq + 1 == next.seq) {
+        let (first, last) = (range[0].1.seq, range[range.len() - 1].1.seq);
+        let mut rows = statement.query([first, last]).map_err(plain)?;
+        while let Some(row) = rows.next().map_err(plain)? {
+            let seq: i64 = row.get(0).map_err(plain)?;
+            let (place, message) = range[usize::try_from(seq - first).map_err(internal)?];
+            let name = names.get(&message.lane).cloned().unwrap_or_default();
+            let lease = lease(row, message, token)?;
+            let claimed = claimed(row, lease, message.deliver_by, now, name).map_err(plain)?;
+            read.push((place, claimed));
+        }
+    }
+    read.sort_by_key(|(place, _)| *place);
+    Ok(read.into_iter().map(|(_, claimed)| claimed).collect())
 }
 
 fn lane_name(tx: &Connection, lane: i64) -> Result<(String, String), Error> {
@@ -294,20 +309,29 @@ fn lane_name(tx: &Connection, lane: i64) -> Result<(String, String), Error> {
         .map_err(plain)
 }
 
+/// The lease as it was written: under the write lock, so a message stands where it stood when it was chosen.
+fn lease(row: &Row<'_>, message: &InLine, token: LeaseToken) -> Result<Lease, Error> {
+    let ctx = Ctx {
+        policy: &RetryPolicy::default(),
+        roll: 0.0,
+    };
+    Ok(Lease {
+        id: id(row, 1).map_err(plain)?,
+        seq: message.seq,
+        token,
+        standing: step(message.standing, Event::Claimed, ctx).map_err(internal)?.standing,
+        on_dead: word(row, 2).unwrap_or(OnDead::Pass),
+    })
+}
+
 /// The columns of `granted.sql`.
 fn claimed(
     row: &Row<'_>,
-    token: LeaseToken,
+    lease: Lease,
+    deliver_by: Option<i64>,
     now: i64,
     (namespace, tenant): (String, String),
 ) -> rusqlite::Result<Claimed> {
-    let lease = Lease {
-        id: id(row, 8)?,
-        seq: row.get(0)?,
-        token,
-        standing: standing(row, 2, State::Leased)?,
-        on_dead: word(row, 9).unwrap_or(OnDead::Pass),
-    };
     let delivery = Delivery {
         id: lease.id,
         epoch: lease.standing.epoch,
@@ -315,16 +339,15 @@ fn claimed(
         attempt: lease.standing.attempts,
         tenant,
         namespace,
-        topic: text(row, 10)?,
-        order_key: optional_text(row, 11)?,
-        content_type: text(row, 12)?,
-        payload: row.get(17)?,
-        headers: headers(row, 13)?,
-        kind: word(row, 14)?,
-        parent: optional_id(row, 15)?,
-        destination: optional_text(row, 16)?,
+        topic: text(row, 3)?,
+        order_key: optional_text(row, 4)?,
+        content_type: text(row, 5)?,
+        payload: row.get(10)?,
+        headers: headers(row, 6)?,
+        kind: word(row, 7)?,
+        parent: optional_id(row, 8)?,
+        destination: optional_text(row, 9)?,
     };
-    let deliver_by: Option<i64> = row.get(7)?;
     let deliver_within = deliver_by.map(|at| Timestamp::from_micros(at).since(Timestamp::from_micros(now)));
     Ok(Claimed {
         lease,

@@ -1,7 +1,7 @@
 //! Opening a database file, and waiting for its one writer.
 
 use posthouse_core::Error;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, config::DbConfig};
 use std::{
     path::Path,
     thread,
@@ -60,6 +60,8 @@ fn connect(path: &Path, flags: OpenFlags, busy: Duration) -> Result<Connection, 
 /// open the file at once meet here, because changing the journal mode needs it alone. Answers the journal mode.
 fn configure(db: &Connection) -> rusqlite::Result<String> {
     db.busy_timeout(Duration::ZERO)?;
+    // A plan depends on no value, or SQLite would prepare a statement again for each new LIMIT.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     db.pragma_update(None, "synchronous", "FULL")?;
     db.pragma_update(None, "foreign_keys", false)?;
     db.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))

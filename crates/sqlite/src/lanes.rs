@@ -4,11 +4,14 @@
 //! carry places from one sequence, so the older comes first. Where a head comes first, its key's run follows it, because
 //! all leases of a key must belong to one claim.
 
-use posthouse_core::{Claim, Error};
-use rusqlite::{Connection, OptionalExtension, params};
+use posthouse_core::{Claim, Error, Standing, State};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::VecDeque;
 
-use crate::{error::plain, rows::Key};
+use crate::{
+    error::plain,
+    rows::{Key, standing},
+};
 
 const NEXT_LANE: &str = include_str!("../sql/next_lane.sql");
 const NEXT_LANE_SCOPED: &str = include_str!("../sql/next_lane_scoped.sql");
@@ -17,8 +20,8 @@ const CLAIM_HEADS: &str = include_str!("../sql/claim_heads.sql");
 const LINE_END: &str = include_str!("../sql/line_end.sql");
 const CLAIM_RUN: &str = include_str!("../sql/claim_run.sql");
 
-/// How many records the first look into a line reads; each further one reads four times as many. Little is read in vain
-/// when many lanes share a claim, and little is asked when one lane fills it.
+/// How many records the first look into a line reads; each further one reads four times as many, up to what the claim can
+/// take. Little is read in vain when many lanes share a claim, and little is asked when one lane fills it.
 const FIRST_LOOK: u32 = 16;
 
 /// What a claim may touch, in the forms that SQL takes.
@@ -28,6 +31,8 @@ pub(crate) struct Scope {
     pub tenant: Option<String>,
     /// A JSON list; none when absent.
     pub not_topics: Option<String>,
+    /// The most that is granted.
+    pub batch: u32,
     pub now: i64,
 }
 
@@ -38,6 +43,7 @@ impl Scope {
             namespaces: list(&claim.namespaces),
             tenant: claim.tenant.clone(),
             not_topics: list(&claim.not_topics),
+            batch: claim.batch,
             now,
         }
     }
@@ -102,6 +108,9 @@ pub(crate) struct InLine {
     pub pos: i64,
     pub seq: i64,
     pub bytes: u64,
+    pub deliver_by: Option<i64>,
+    /// Where it stands while it waits.
+    pub standing: Standing,
 }
 
 /// What a line gives next.
@@ -126,15 +135,29 @@ struct Waiting {
     seq: i64,
     bytes: i64,
     deliver_by: Option<i64>,
+    standing: Standing,
+}
+
+impl Waiting {
+    /// `pos, seq, bytes, deliver_by, <standing>`.
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            pos: row.get(0)?,
+            seq: row.get(1)?,
+            bytes: row.get(2)?,
+            deliver_by: row.get(3)?,
+            standing: standing(row, 4, State::Pending)?,
+        })
+    }
 }
 
 impl Lane {
     /// The line from above this place.
-    pub fn new(lane: i64, floor: i64) -> Self {
+    pub fn new(lane: i64, floor: i64, scope: &Scope) -> Self {
         Self {
             lane,
-            ready: Line::new(floor),
-            heads: Line::new(i64::MIN),
+            ready: Line::new(floor, scope.batch),
+            heads: Line::new(i64::MIN, scope.batch),
             run: None,
         }
     }
@@ -159,7 +182,7 @@ impl Lane {
                     };
                     return Ok(Some(judge(waiting, self.lane, None, scope.now)));
                 }
-                _ => self.run = self.heads.read.pop_front().map(|(pos, key)| Run::new(key, pos)),
+                _ => self.run = self.heads.read.pop_front().map(|(pos, key)| Run::new(key, pos, scope)),
             }
         }
     }
@@ -179,14 +202,7 @@ impl Lane {
         let lane = self.lane;
         self.ready.fill(|after, limit| {
             let mut statement = tx.prepare_cached(CLAIM_READY).map_err(plain)?;
-            let rows = statement.query_map(params![lane, after, limit, scope.not_topics], |row| {
-                Ok(Waiting {
-                    pos: row.get(0)?,
-                    seq: row.get(1)?,
-                    bytes: row.get(2)?,
-                    deliver_by: row.get(3)?,
-                })
-            });
+            let rows = statement.query_map(params![lane, after, limit, scope.not_topics], Waiting::read);
             rows.and_then(Iterator::collect).map_err(plain)
         })?;
         self.heads.fill(|after, limit| {
@@ -207,15 +223,18 @@ struct Line<T> {
     read: VecDeque<T>,
     after: i64,
     limit: u32,
+    /// How many more the claim could take, if all that was read is free.
+    wanted: u32,
     over: bool,
 }
 
 impl<T> Line<T> {
-    fn new(after: i64) -> Self {
+    fn new(after: i64, batch: u32) -> Self {
         Self {
             read: VecDeque::new(),
             after,
             limit: FIRST_LOOK,
+            wanted: batch,
             over: false,
         }
     }
@@ -229,8 +248,11 @@ impl<T> Line<T> {
         if self.over || !self.read.is_empty() {
             return Ok(());
         }
-        self.read = read(self.after, self.limit)?;
-        self.over = self.read.len() < self.limit as usize;
+        // Some may have been read that were not free, so it never looks for nothing.
+        let limit = self.limit.min(self.wanted.max(FIRST_LOOK));
+        self.read = read(self.after, limit)?;
+        self.over = self.read.len() < limit as usize;
+        self.wanted = self.wanted.saturating_sub(limit);
         self.limit = self.limit.saturating_mul(4);
         Ok(())
     }
@@ -259,10 +281,10 @@ struct InRun {
 }
 
 impl Run {
-    fn new(key: Key, head: i64) -> Self {
+    fn new(key: Key, head: i64, scope: &Scope) -> Self {
         Self {
             key,
-            line: Line::new(head - 1),
+            line: Line::new(head - 1, scope.batch),
             stopped: false,
         }
     }
@@ -275,17 +297,11 @@ impl Run {
         self.line.fill(|after, limit| {
             let mut statement = tx.prepare_cached(CLAIM_RUN).map_err(plain)?;
             let rows = statement.query_map(params![lane, key, after, limit, scope.not_topics], |row| {
-                let waiting = Waiting {
-                    pos: row.get(0)?,
-                    seq: row.get(1)?,
-                    bytes: row.get(2)?,
-                    deliver_by: row.get(3)?,
-                };
                 Ok(InRun {
-                    waiting,
-                    due_at: row.get(4)?,
-                    left: row.get(5)?,
-                    blocks: row.get(6)?,
+                    waiting: Waiting::read(row)?,
+                    due_at: row.get(9)?,
+                    left: row.get(10)?,
+                    blocks: row.get(11)?,
                 })
             });
             rows.and_then(Iterator::collect).map_err(plain)
@@ -311,20 +327,17 @@ impl Run {
 }
 
 fn judge(waiting: Waiting, lane: i64, key: Option<Key>, now: i64) -> Next {
-    let Waiting {
-        pos,
-        seq,
-        bytes,
-        deliver_by,
-    } = waiting;
+    let lapsed = waiting.deliver_by.is_some_and(|at| at <= now);
     let in_line = InLine {
         lane,
         key,
-        pos,
-        seq,
-        bytes: bytes.unsigned_abs(),
+        pos: waiting.pos,
+        seq: waiting.seq,
+        bytes: waiting.bytes.unsigned_abs(),
+        deliver_by: waiting.deliver_by,
+        standing: waiting.standing,
     };
-    if deliver_by.is_some_and(|at| at <= now) {
+    if lapsed {
         Next::Lapsed(in_line)
     } else {
         Next::Free(in_line)

@@ -17,6 +17,7 @@ use crate::{
 const BEGIN: &str = include_str!("../sql/settle_begin.sql");
 const TAKE: &str = include_str!("../sql/settle_take.sql");
 const PLAIN: &str = include_str!("../sql/settle_plain.sql");
+const WON: &str = include_str!("../sql/settle_won.sql");
 const LEAVE: &str = include_str!("../sql/leave_leased.sql");
 const ATTEMPT: &str = include_str!("../sql/settle_attempt.sql");
 const BEFORE: &str = include_str!("../sql/settled_before.sql");
@@ -50,12 +51,25 @@ pub(crate) fn settle(tx: &Connection, options: &Options, batch: &[Settlement]) -
         plain: tx.prepare_cached(PLAIN).map_err(plain)?,
         leave: tx.prepare_cached(LEAVE).map_err(plain)?,
     };
-    let verdicts = batch
-        .iter()
-        .map(|settlement| settling.one(settlement))
-        .collect::<Result<_, _>>()?;
+    let mut verdicts = Vec::with_capacity(batch.len());
+    // In the order of the batch, because the first of two settlements for a lease wins.
+    for alike in batch.chunk_by(are_alike) {
+        settling.alike(alike, &mut verdicts)?;
+    }
     settling.free_heads()?;
     Ok(verdicts)
+}
+
+/// Whether both are the same but for the message, and the second has the next number: so that a range of numbers says
+/// which are meant.
+fn are_alike(one: &Settlement, next: &Settlement) -> bool {
+    one.lease.seq.checked_add(1) == Some(next.lease.seq)
+        && one.lease.token == next.lease.token
+        && (one.next(), one.step.evidence) == (next.next(), next.step.evidence)
+        && one.step.standing.max_attempts == next.step.standing.max_attempts
+        && (&one.code, &one.error, &one.receipt) == (&next.code, &next.error, &next.receipt)
+        && one.follow_ups.is_empty()
+        && next.follow_ups.is_empty()
 }
 
 /// One batch on its way.
@@ -71,6 +85,23 @@ struct Settling<'a> {
     leave: CachedStatement<'a>,
 }
 
+/// Which of several settlements won together.
+enum Won {
+    None,
+    Some(HashSet<i64>),
+    All,
+}
+
+impl Won {
+    fn holds(&self, seq: i64) -> bool {
+        match self {
+            Self::None => false,
+            Self::Some(won) => won.contains(&seq),
+            Self::All => true,
+        }
+    }
+}
+
 /// A lease that was taken back from its holder.
 struct Held {
     record: Record,
@@ -79,10 +110,20 @@ struct Held {
 }
 
 impl Settling<'_> {
-    fn one(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
-        if self.plain(settlement)? {
-            return Ok(Verdict::Settled);
+    /// Settlements that are alike: those that [`Self::plain`] settles together, and the others one by one.
+    fn alike(&mut self, alike: &[Settlement], verdicts: &mut Vec<Verdict>) -> Result<(), Error> {
+        let plain = self.plain(alike)?;
+        for settlement in alike {
+            verdicts.push(if plain.holds(settlement.lease.seq) {
+                Verdict::Settled
+            } else {
+                self.one(settlement)?
+            });
         }
+        Ok(())
+    }
+
+    fn one(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
         // Without follow-ups there is nothing to refuse, and no need of a savepoint.
         if settlement.follow_ups.is_empty() {
             return self.end(settlement);
@@ -98,31 +139,48 @@ impl Settling<'_> {
         }
     }
 
-    /// The way of most messages, in two statements: done, without followers, order key or dedupe key. Answers whether it
-    /// was one and is settled; if not, nothing has happened.
-    fn plain(&mut self, settlement: &Settlement) -> Result<bool, Error> {
-        let (Next::Done, Some(outcome), true) = (
-            settlement.next(),
-            settlement.step.evidence,
-            settlement.follow_ups.is_empty(),
-        ) else {
-            return Ok(false);
+    /// The way of most messages, in two statements for all of them: done, without followers, order key or dedupe key.
+    /// Answers which of them were so and are settled; nothing has happened to the others.
+    fn plain(&mut self, alike: &[Settlement]) -> Result<Won, Error> {
+        let ([first, ..], [.., last]) = (alike, alike) else {
+            return Ok(Won::None);
         };
+        let (Next::Done, Some(outcome), true) = (first.next(), first.step.evidence, first.follow_ups.is_empty()) else {
+            return Ok(Won::None);
+        };
+        let (from, to, token) = (first.lease.seq, last.lease.seq, first.lease.token.0.as_bytes());
         let values = params![
-            settlement.lease.seq,
-            settlement.lease.token.0.as_bytes(),
+            from,
+            to,
+            token,
             self.now,
-            settlement.step.standing.max_attempts,
+            first.step.standing.max_attempts,
             outcome.as_str(),
-            settlement.code,
-            settlement.error,
-            settlement.receipt,
+            first.code,
+            first.error,
+            first.receipt,
         ];
-        if self.plain.execute(values).map_err(plain)? == 0 {
-            return Ok(false);
+        let won = self.plain.execute(values).map_err(plain)?;
+        if won == 0 {
+            return Ok(Won::None);
         }
-        self.leave.execute([settlement.lease.seq]).map_err(plain)?;
-        Ok(true)
+        // The numbers have no gap, so as many as were asked for are those that were asked for.
+        if won == alike.len() {
+            self.leave.execute([from, to]).map_err(plain)?;
+            return Ok(Won::All);
+        }
+        self.leave_some(from, to, token).map(Won::Some)
+    }
+
+    /// Some of a range were lost before, or are not plain: only those that won leave it.
+    fn leave_some(&mut self, from: i64, to: i64, token: &[u8; 16]) -> Result<HashSet<i64>, Error> {
+        let mut statement = self.tx.prepare_cached(WON).map_err(plain)?;
+        let rows = statement.query_map(params![from, to, token, self.now], |row| row.get(0));
+        let won: HashSet<i64> = rows.and_then(Iterator::collect).map_err(plain)?;
+        for seq in &won {
+            self.leave.execute([seq, seq]).map_err(plain)?;
+        }
+        Ok(won)
     }
 
     fn end(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {

@@ -9,6 +9,7 @@ mod files;
 mod fixture;
 mod plain_sql;
 mod processes;
+mod ranges;
 mod sources;
 mod transactions;
 

@@ -166,6 +166,42 @@ pub async fn claims_of_one_go_round_the_tenants(fx: &dyn Fixture) {
     assert_eq!(served, tenants.map(str::to_owned).into());
 }
 
+/// An empty answer sends a relay to sleep, so it must be true: while one of fifty tenants has something, no claim is empty.
+pub async fn no_claim_is_empty_while_something_is_free(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    for round in 0..2 {
+        put_all(fx, (0..50).map(|n| message("x").tenant(format!("t{n}"))).collect()).await;
+        for n in 0..50 {
+            let found = claim(&*store, "w1", 1).await;
+            assert_eq!(found.len(), 1, "round {round}, claim {n}");
+            deliver(&*store, &found).await;
+        }
+        assert!(claim(&*store, "w1", 1).await.is_empty());
+    }
+}
+
+/// P11. However many lapsed in front of it, a message that is free is found.
+pub async fn lapsed_messages_hide_no_free_one(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    deliver(
+        &*store,
+        &[{
+            put(fx, message("first")).await;
+            claim_one(&*store, "w1").await
+        }],
+    )
+    .await;
+    let mut lapsing = vec![message("x").deliver_in(SECOND); 100];
+    lapsing.push(message("good"));
+    put_all(fx, lapsing).await;
+    fx.advance(SECOND * 2).await;
+    let mut found = Vec::new();
+    for _ in 0..30 {
+        found.extend(bodies(&claim(&*store, "w1", 5).await));
+    }
+    assert_eq!(found, ["good"]);
+}
+
 /// P3. Eight relays empty the store together: every message once.
 pub async fn eight_claimers_never_share_a_message(fx: &dyn Fixture) {
     let all = put_all(fx, (0..200).map(|n| message(&n.to_string())).collect()).await;

@@ -106,17 +106,23 @@ pub async fn three_hundred_held_keys_hide_no_free_one(fx: &dyn Fixture) {
     }
 }
 
-/// Nor do other tenants' keys that wait hide a tenant's free one.
-pub async fn forty_held_tenants_hide_no_free_one(fx: &dyn Fixture) {
-    let held = (0..40).map(|n| keyed("k", "1").tenant(format!("t{n}")).delay(DAY));
+/// Nor do other tenants' keys that wait hide a tenant's free one for long, however many there are.
+pub async fn five_hundred_held_tenants_hide_no_free_one(fx: &dyn Fixture) {
+    let held = (0..500).map(|n| keyed("k", "1").tenant(format!("t{n}")).delay(DAY));
     put_all(fx, held.collect()).await;
-    let store = fx.store().await;
-    for batch in [10, 1] {
-        put(fx, keyed("k", "2").tenant("free")).await;
-        let found = claim(&*store, "w1", batch).await;
-        assert_eq!(bodies(&found), ["2"], "by a claim of {batch}");
-        deliver(&*store, &found).await;
+    put_all(
+        fx,
+        (0..20).map(|n| keyed("k", "2").tenant(format!("free{n}"))).collect(),
+    )
+    .await;
+    let (store, mut found) = (fx.store().await, 0);
+    for _ in 0..60 {
+        let claimed = claim(&*store, "w1", 10).await;
+        assert!(bodies(&claimed).iter().all(|body| body == "2"));
+        deliver(&*store, &claimed).await;
+        found += claimed.len();
     }
+    assert_eq!(found, 20);
 }
 
 /// A worker that sits on its key keeps nobody from the other keys.

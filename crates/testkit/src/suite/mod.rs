@@ -84,6 +84,8 @@ macro_rules! __cases {
                 tenants_share_a_batch
                 an_unused_share_goes_to_the_others
                 claims_of_one_go_round_the_tenants
+                no_claim_is_empty_while_something_is_free
+                lapsed_messages_hide_no_free_one
                 eight_claimers_never_share_a_message
                 a_grant_is_visible_at_once
                 every_claim_has_a_token_of_its_own
@@ -180,7 +182,7 @@ macro_rules! __cases {
                 a_delayed_head_holds_its_key_and_nothing_else
                 a_delay_in_the_middle_ends_the_run
                 three_hundred_held_keys_hide_no_free_one
-                forty_held_tenants_hide_no_free_one
+                five_hundred_held_tenants_hide_no_free_one
                 a_key_in_use_delays_no_other_key
                 a_claim_serves_several_keys
                 a_hot_key_does_not_starve_the_others
@@ -247,6 +249,7 @@ macro_rules! __cases {
                 of_two_that_waited_one_creates
                 those_that_waited_are_told_by_the_commit
                 commits_in_reverse_order_are_all_claimed
+                a_late_commit_in_a_busy_line_is_found
                 an_old_open_transaction_holds_back_nobody
                 a_handler_keeps_its_lease_until_its_commit
                 a_handler_that_rolls_back_late_has_lost_its_lease

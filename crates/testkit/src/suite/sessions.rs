@@ -94,6 +94,32 @@ pub async fn commits_in_reverse_order_are_all_claimed(fx: &dyn Fixture) {
     }
 }
 
+/// P11. In a line that is never empty, a commit that comes late is still found: a relay must not take what it has passed for all
+/// that there can be.
+pub async fn a_late_commit_in_a_busy_line_is_found(fx: &dyn Fixture) {
+    let (store, parallel) = (fx.store().await, parallel_callers(fx).await);
+    let mut late = None;
+    if parallel {
+        let mut tx = fx.begin().await;
+        tx.enqueue(message("late")).await.unwrap();
+        late = Some(tx);
+    }
+    for _ in 0..10 {
+        put_all(fx, vec![message("x"); 2]).await;
+        deliver(&*store, &claim(&*store, "w1", 1).await).await;
+    }
+    match late {
+        Some(tx) => tx.commit().await.unwrap(),
+        // With one writer nobody commits late.
+        None => drop(put(fx, message("late")).await),
+    }
+    let mut found = Vec::new();
+    for _ in 0..if parallel { 3 } else { 11 } {
+        found.extend(bodies(&claim(&*store, "w1", 1).await));
+    }
+    assert!(found.contains(&"late".to_owned()), "{found:?}");
+}
+
 /// P11. A transaction that stays open for long delays nobody, and is not forgotten: keyed or not.
 pub async fn an_old_open_transaction_holds_back_nobody(fx: &dyn Fixture) {
     let (store, parallel) = (fx.store().await, parallel_callers(fx).await);
