@@ -99,9 +99,9 @@ case $mode in
         stage "missing packages" install_missing
         stage "private PostgreSQL" private_postgres
         stage "lints" lints
-        stage "tests" tests --workspace
         stage "documentation" docs
         stage "documentation examples" doc_tests
+        stage "tests" tests --workspace
         ;;
     *)
         echo "usage: ./test.sh [all|fast]" >&2

@@ -1,5 +1,5 @@
 -- Leases that ran out, by number from above p_after. Hints whose leases have all ended are cleared away, and hints whose
--- leases were renewed move to the next deadline. A lease that a handler's own transaction is settling right now is left.
+-- leases were renewed move to the next deadline. So many hints are visited that cleared ones do not make it look done. A lease that a handler's own transaction is settling right now is left.
 CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int)
 RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
@@ -11,7 +11,7 @@ DECLARE
     held record;
     over bigint[] := '{}';
 BEGIN
-    FOR h IN SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 1000 FOR UPDATE SKIP LOCKED LOOP
+    FOR h IN SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 20000 FOR UPDATE SKIP LOCKED LOOP
         SELECT min(l.until) AS first, array_agg(l.seq) AS seqs, array_agg(l.seq) FILTER (WHERE l.until <= t AND l.seq > p_after) AS late
         INTO held FROM leased l WHERE l.seq = ANY (h.seqs) AND l.token = h.token;
         IF held.seqs IS NULL THEN
