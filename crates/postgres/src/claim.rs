@@ -75,7 +75,8 @@ impl Postgres {
             floors.sampled(sample, now);
         }
         let plan = floors.plan(claim.batch, now, self.options.full_pass_every);
-        Ok((plan, floors.has_more_windows()))
+        let partial = floors.leaves_out(&plan);
+        Ok((plan, partial))
     }
 
     async fn sample(&self) -> Result<Sample, Error> {

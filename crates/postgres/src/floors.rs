@@ -153,9 +153,9 @@ impl Floors {
         }
     }
 
-    /// Whether lanes with work are left for the windows after the last plan.
-    pub(crate) const fn has_more_windows(&self) -> bool {
-        self.cursor.is_some()
+    /// Whether this plan leaves out lanes that are known to have work, before its window or after it.
+    pub(crate) fn leaves_out(&self, plan: &Plan) -> bool {
+        plan.lanes.len() < self.lanes.len()
     }
 
     fn rest(&mut self, lane: i64) {

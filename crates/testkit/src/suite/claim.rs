@@ -180,6 +180,26 @@ pub async fn no_claim_is_empty_while_something_is_free(fx: &dyn Fixture) {
     }
 }
 
+/// The same when the others run dry: whichever of them a relay looks into first, it goes on to the one that has more.
+pub async fn no_claim_is_empty_while_one_of_many_has_more(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    for rich in 0..6 {
+        let tenants = (0..6).map(|n| message("x").tenant(format!("t{n}")));
+        put_all(
+            fx,
+            tenants
+                .chain((0..6).map(|_| message("x").tenant(format!("t{rich}"))))
+                .collect(),
+        )
+        .await;
+        for n in 0..12 {
+            let found = claim(&*store, "w1", 1).await;
+            assert_eq!(found.len(), 1, "tenant {rich} is rich, claim {n}");
+            deliver(&*store, &found).await;
+        }
+    }
+}
+
 /// P11. However many lapsed in front of it, a message that is free is found.
 pub async fn lapsed_messages_hide_no_free_one(fx: &dyn Fixture) {
     let store = fx.store().await;

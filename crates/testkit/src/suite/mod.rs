@@ -85,6 +85,7 @@ macro_rules! __cases {
                 an_unused_share_goes_to_the_others
                 claims_of_one_go_round_the_tenants
                 no_claim_is_empty_while_something_is_free
+                no_claim_is_empty_while_one_of_many_has_more
                 lapsed_messages_hide_no_free_one
                 eight_claimers_never_share_a_message
                 a_grant_is_visible_at_once
