@@ -1,7 +1,10 @@
 //! The operator's hand: thin calls of the functions in `operator.sql` and readings of the views.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned};
+// An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
+use posthouse_core::{
+    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, text::error_text,
+};
 use std::time::Duration;
 use tokio_postgres::{Row, types::Type};
 
@@ -15,11 +18,7 @@ impl Postgres {
     }
 
     async fn verb(&self, sql: &str, id: MessageId, actor: &str, text: &str) -> Result<(), Error> {
-        // PostgreSQL has no NUL in text; the function cleans the rest.
-        let (actor, text) = (
-            posthouse_core::text::excerpt(actor, 512),
-            posthouse_core::text::excerpt(text, 512),
-        );
+        let (actor, text) = (error_text(actor), error_text(text));
         self.rows(sql, &[(&id.0, Type::UUID), (&actor, Type::TEXT), (&text, Type::TEXT)])
             .await
             .map(drop)
@@ -66,10 +65,7 @@ impl Admin for Postgres {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
-        let (actor, reason) = (
-            posthouse_core::text::excerpt(actor, 512),
-            posthouse_core::text::excerpt(reason, 512),
-        );
+        let (actor, reason) = (error_text(actor), error_text(reason));
         let within = deliver_in.map(millis);
         let args: Args<'_> = &[
             (&id.0, Type::UUID),
