@@ -58,6 +58,8 @@ CREATE TABLE posthouse.sched (
     releases     smallint NOT NULL DEFAULT 0
 );
 CREATE INDEX sched_due ON posthouse.sched (due_at);
+-- By lane too, so that one tenant's flood of due messages stands before nobody else's.
+CREATE INDEX sched_lane ON posthouse.sched (lane, due_at);
 
 -- Due, but of a topic that the last claimer could not send: out of the way until a claim comes that can.
 CREATE TABLE posthouse.parked (
@@ -74,10 +76,15 @@ CREATE TABLE posthouse.parked (
     max_attempts smallint NOT NULL,
     releases     smallint NOT NULL
 );
-CREATE INDEX parked_topic ON posthouse.parked (topic, seq);
+CREATE INDEX parked_topic ON posthouse.parked (lane, topic, seq);
 
 -- With an order key: due or not, so that a backed-off or delayed head still holds its key. `key_hash` lets a claim start
 -- at a random key. A dead or quarantined message that blocks its key stays here, due at infinity.
+--
+-- `wait` keeps keys that cannot be claimed out of the claims' way. 0: its key is visited by claims. 1: it waits for its time.
+-- 2: it is behind one of its key that waits. 3: its topic is left, which `topic` names then. At least one record of a key that
+-- could be claimed is 0, and the first of a key is never 2. Claims find out lazily, and every change but an insert is made
+-- under the key's lock.
 CREATE TABLE posthouse.keyed (
     lane         bigint NOT NULL,
     pos          bigint NOT NULL,
@@ -92,10 +99,16 @@ CREATE TABLE posthouse.keyed (
     bytes        int NOT NULL,
     max_attempts smallint NOT NULL,
     releases     smallint NOT NULL DEFAULT 0,
+    wait         smallint NOT NULL DEFAULT 0,
     blocks       boolean NOT NULL DEFAULT false,
     key          text NOT NULL,
+    topic        text,
     PRIMARY KEY (lane, key_hash, key, pos)
 );
+CREATE INDEX keyed_walk ON posthouse.keyed (lane, key_hash, key) WHERE wait = 0;
+CREATE INDEX keyed_due ON posthouse.keyed (due_at) WHERE wait = 1;
+CREATE INDEX keyed_lane ON posthouse.keyed (lane, due_at) WHERE wait = 1;
+CREATE INDEX keyed_topic ON posthouse.keyed (lane, topic, seq) WHERE wait = 3;
 CREATE INDEX keyed_moved ON posthouse.keyed (seq) WHERE pos <> seq;
 
 -- In flight. `pos`, `key_hash` and `key` are set for keyed messages only.

@@ -1,4 +1,5 @@
--- Claims for workers in any language: settles what ran out, then grants up to batch_size leases under one fresh token.
+-- Claims for workers in any language: settles what ran out, then grants up to batch_size leases under one fresh token. With a
+-- tenant, it neither settles nor moves anything of another's.
 CREATE OR REPLACE FUNCTION posthouse.claim_outbox_batch(
     batch_size int, worker_id text, lease_seconds double precision, namespaces text[] DEFAULT NULL, tenant text DEFAULT NULL,
     max_bytes bigint DEFAULT NULL, not_topics text[] DEFAULT '{}')
@@ -22,7 +23,7 @@ BEGIN
         RAISE 'worker_id: must not be NULL' USING ERRCODE = 'P7006';
     END IF;
     PERFORM check_name('worker_id', worker_id, 1, 255);
-    PERFORM repair_expired_leases(batch_size);
+    PERFORM repair_expired_leases(batch_size, claim_outbox_batch.tenant);
     RETURN QUERY
     SELECT g.id, token, g.epoch::bigint, g.attempt, g.tenant, g.namespace, g.topic, g.order_key, g.content_type, g.payload,
            coalesce(g.headers, '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent

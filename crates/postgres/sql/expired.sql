@@ -1,6 +1,7 @@
--- Leases that ran out, by number from above p_after. Hints whose leases have all ended are cleared away, and hints whose
+-- Leases that ran out, by number from above p_after; of one tenant alone, or of all. Hints whose leases have all ended are cleared away, and hints whose
 -- leases were renewed move to the next deadline. So many hints are visited that cleared ones do not make it look done. A lease that a handler's own transaction is settling right now is left.
-CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int)
+-- Looking for one tenant's moves no hint: others' leases are in them.
+CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int, p_tenant text DEFAULT NULL)
 RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -11,7 +12,13 @@ DECLARE
     held record;
     over bigint[] := '{}';
 BEGIN
-    FOR h IN SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 20000 FOR UPDATE SKIP LOCKED LOOP
+    IF p_tenant IS NOT NULL THEN
+        over := ARRAY(
+            SELECT l.seq FROM (SELECT d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 20000) d
+            CROSS JOIN LATERAL (SELECT l.seq FROM leased l WHERE l.seq = ANY (d.seqs) AND l.token = d.token AND l.until <= t AND l.seq > p_after
+                                AND l.lane & 4294967295 = tenant_half(p_tenant)) l
+            WHERE EXISTS (SELECT FROM message m WHERE m.seq = l.seq AND m.tenant = p_tenant));
+    ELSE FOR h IN SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 20000 FOR UPDATE SKIP LOCKED LOOP
         SELECT min(l.until) AS first, array_agg(l.seq) AS seqs, array_agg(l.seq) FILTER (WHERE l.until <= t AND l.seq > p_after) AS late
         INTO held FROM leased l WHERE l.seq = ANY (h.seqs) AND l.token = h.token;
         IF held.seqs IS NULL THEN
@@ -22,16 +29,17 @@ BEGIN
             over := over || coalesce(held.late, '{}');
         END IF;
         EXIT WHEN cardinality(over) >= p_most;
-    END LOOP;
+    END LOOP; END IF;
     RETURN QUERY
     SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind
     FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t ORDER BY l.seq LIMIT p_most FOR UPDATE SKIP LOCKED) l
     CROSS JOIN LATERAL (SELECT m.id, m.kind FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
 END $$;
 
--- Settles what ran out, and answers how many. For workers in any language and for operators.
-CREATE OR REPLACE FUNCTION posthouse.repair_expired_leases(max_rows int DEFAULT 1000) RETURNS int
+-- Settles what ran out, of one tenant or of all, and answers how many. For workers in any language and for operators.
+CREATE OR REPLACE FUNCTION posthouse.repair_expired_leases(max_rows int DEFAULT 1000, tenant text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+#variable_conflict use_variable
 DECLARE
     e record;
     answers text[];
@@ -42,7 +50,7 @@ BEGIN
     SELECT array_agg(x.seq) AS seqs, array_agg(x.token) AS tokens, array_agg(x.epoch::bigint) AS epochs, array_agg(6::bigint) AS outcomes,
            array_agg(d.next::bigint) AS nexts, array_agg(d.reason::bigint) AS reasons, array_agg(0::bigint) AS delays,
            array_agg(x.max_attempts::bigint) AS budgets, array_agg('lease_expired'::text) AS codes
-    INTO e FROM expired(-1, max_rows) x CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts, x.releases, NULL, 0.5) d;
+    INTO e FROM expired(-1, max_rows, tenant) x CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts, x.releases, NULL, 0.5) d;
     IF e.seqs IS NULL THEN RETURN 0; END IF;
     answers := settle(e.seqs, e.tokens, e.epochs, e.outcomes, e.nexts, e.reasons, e.delays, e.budgets, e.codes, NULL, NULL);
     RETURN (SELECT count(*) FROM unnest(answers) a WHERE a = 'settled');

@@ -29,24 +29,44 @@ DECLARE
     granted int;
     lapsed int := 0;
     truncated boolean := false;
+    -- Free ones may be behind what was put out of the way.
+    hidden boolean := false;
+    keyless boolean := false;
+    ranges record;
+    own bigint[];
 BEGIN
     -- A key is taken under a lock, and then read afresh; an old snapshot would read what was there before the lock.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE 'transaction: a claim must run under READ COMMITTED' USING ERRCODE = 'P7006';
     END IF;
-    PERFORM promote(t, greatest(1000, p_batch * 2));
-    PERFORM unpark(p_not_topics, p_batch);
+    SELECT r.los, r.his INTO ranges FROM lane_ranges(p_namespaces) r;
+    IF p_tenant IS NOT NULL THEN
+        own := tenant_lanes(p_namespaces, p_tenant);
+    END IF;
+    PERFORM promote(t, p_batch, own, ranges.los, ranges.his);
+    PERFORM unpark(p_batch, p_not_topics, own, ranges.los, ranges.his);
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
     -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
     FOR round IN 1..8 LOOP
         EXIT WHEN left_rows = 0 OR left_bytes <= 0;
+        EXIT WHEN round = 7 AND keyless;
         IF round IN (1, 7, 8) THEN
-            SELECT k.picks, k.bytes INTO picks, picked_bytes
-            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics) k;
-            CONTINUE WHEN picks IS NULL;
+            SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
+            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1) k;
+            -- Without a free key at first, there is none to come back to.
+            EXIT WHEN picks IS NULL AND round > 1;
+            keyless := picks IS NULL;
+            CONTINUE WHEN keyless;
             RETURN QUERY
             WITH d AS (DELETE FROM keyed k WHERE k.ctid = ANY (picks) RETURNING k.*),
+            -- What is behind the run is visited again.
+            n AS (
+                UPDATE keyed k SET wait = 0 WHERE k.ctid = ANY (ARRAY(
+                    SELECT n.c FROM (SELECT d.lane, d.key_hash, d.key, max(d.pos) AS pos FROM d GROUP BY 1, 2, 3) e
+                    CROSS JOIN LATERAL (SELECT n.ctid AS c, n.wait FROM keyed n WHERE n.lane = e.lane AND n.key_hash = e.key_hash AND n.key = e.key AND n.pos > e.pos
+                                        ORDER BY n.lane, n.key_hash, n.key, n.pos LIMIT 1) n
+                    WHERE n.wait = 2))),
             l AS (
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
                 SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
@@ -55,8 +75,8 @@ BEGIN
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
             FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m ORDER BY d.pos;
         ELSIF round = 2 OR lapsed > 0 THEN
-            SELECT k.picks, k.bytes INTO picks, picked_bytes
-            FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, p_lanes, p_floors, p_lo, p_hi) k;
+            SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
+            FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi) k;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
             RETURN QUERY
             WITH d AS (DELETE FROM ready r WHERE r.ctid = ANY (picks) RETURNING r.*),
@@ -82,8 +102,9 @@ BEGIN
         left_bytes := left_bytes - picked_bytes;
         EXIT WHEN truncated AND round = 6;
     END LOOP;
-    IF truncated THEN
-        -- So many lapsed that free messages may be behind them: a row without a number tells the claimer to look again.
+    IF truncated OR hidden THEN
+        -- So many lapsed, or were put out of the way, that free messages may be behind them: a row without a number tells the
+        -- claimer to look again.
         seq := NULL;
         RETURN NEXT;
     END IF;

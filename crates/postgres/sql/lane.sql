@@ -5,6 +5,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT (hashtextextended(namespace, 0) << 32) | (hashtextextended(tenant, 0) & 4294967295)
 $$;
 
+-- The lower half of a tenant's lanes.
+CREATE OR REPLACE FUNCTION posthouse.tenant_half(tenant text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT hashtextextended(tenant, 0) & 4294967295
+$$;
+
 -- The hash of an order key, with its namespace and tenant in it: lanes may be shared, keys must not be.
 CREATE OR REPLACE FUNCTION posthouse.key_hash(namespace text, tenant text, key text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

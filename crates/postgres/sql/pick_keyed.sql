@@ -1,67 +1,37 @@
 -- Locks free keys and answers where the messages of their runs are; so many keys that runs of p_depth fill the batch. Claims and operators take a key by an advisory lock
 -- until commit; a lock on its head would not do, because a relaxed producer or a retry can put another message before the
 -- head at any time. Two statements on purpose: the second one's snapshot is taken under the lock, so it sees whatever the
--- last holder of the key committed.
+-- last holder of the key committed. `more` says that nothing was found, but keys were put out of the way.
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
     p_most int, p_depth int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
-    OUT picks tid[], OUT bytes bigint)
+    p_own bigint[], p_los bigint[], p_his bigint[], p_sweep boolean,
+    OUT picks tid[], OUT bytes bigint, OUT more boolean)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    picky CONSTANT boolean := p_namespaces IS NOT NULL OR p_tenant IS NOT NULL OR cardinality(p_not_topics) > 0;
-    start CONSTANT bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
-    ranges record;
-    lanes bigint[];
+    lanes CONSTANT bigint[] := coalesce(p_own, lanes_of(2, p_los, p_his, 256));
     keys_each int;
     visits int;
+    swept int;
     l bigint[]; h bigint[]; k text[]; p bigint[];
     share int;
 BEGIN
-    IF p_tenant IS NOT NULL THEN
-        lanes := tenant_lanes(p_namespaces, p_tenant);
-    ELSE
-        SELECT r.los, r.his INTO ranges FROM lane_ranges(p_namespaces) r;
-        lanes := keyed_lanes(ranges.los, ranges.his, 256);
-    END IF;
+    more := false;
     IF lanes = '{}' THEN RETURN; END IF;
     keys_each := greatest(1, p_most / p_depth / cardinality(lanes));
-    visits := 4 * keys_each + greatest(64, 4096 / cardinality(lanes));
+    visits := 4 * keys_each + greatest(64, 2048 / cardinality(lanes));
 
-    -- Heads that lapsed make way for the next of their key: look again, a few times.
+    -- 1: heads of due and free keys. Those that lapsed make way for the next of their key: look again, a few times.
     FOR round IN 1..10 LOOP
-        -- 1: in each lane, from a random key on and around, the heads of due and free keys; at most so many keys are visited.
-        SELECT array_agg(x.lane), array_agg(x.key_hash), array_agg(x.key), array_agg(x.pos) INTO l, h, k, p FROM (
-            SELECT c.lane, c.key_hash, c.key, c.pos
-            FROM unnest(lanes) WITH ORDINALITY u(ln, o)
-            CROSS JOIN LATERAL (
-                SELECT c.lane, c.key_hash, c.key, c.pos FROM (
-                    SELECT c.lane, c.key_hash, c.key, c.pos
-                    FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
-                    CROSS JOIN LATERAL (
-                        WITH RECURSIVE walk(lane, key_hash, key, pos, seq, due_at, n) AS (
-                            (SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.due_at, 1 FROM keyed q
-                             WHERE q.lane = u.ln AND q.key_hash >= part.lo AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1)
-                            UNION ALL
-                            SELECT x.lane, x.key_hash, x.key, x.pos, x.seq, x.due_at, walk.n + 1 FROM walk CROSS JOIN LATERAL (
-                                SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.due_at FROM keyed q
-                                WHERE q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
-                                ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) x
-                            WHERE walk.n < visits)
-                        SELECT w.lane, w.key_hash, w.key, w.pos FROM walk w
-                        WHERE w.due_at <= p_now
-                          AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = w.lane AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
-                          AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
-                                AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))) c
-                    -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
-                    OFFSET 0) c
-                WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
-                LIMIT keys_each) c
-            LIMIT p_most) x;
-        IF l IS NULL THEN RETURN; END IF;
-        EXIT WHEN NOT lapse_heads(l, h, k, p, p_now);
+        SELECT f.l, f.h, f.k, f.p INTO l, h, k, p FROM free_heads(lanes, keys_each, p_most, visits, p_token, p_now, p_namespaces, p_tenant, p_not_topics) f;
+        EXIT WHEN l IS NULL OR NOT lapse_heads(l, h, k, p, p_now);
         l := NULL;
     END LOOP;
+    IF p_sweep AND coalesce(cardinality(l), 0) < least(keys_each * cardinality(lanes), p_most) THEN
+        swept := sweep_keys(lanes, visits, p_now, p_namespaces, p_tenant, p_not_topics);
+        more := l IS NULL AND swept > 0;
+    END IF;
     IF l IS NULL THEN RETURN; END IF;
     share := greatest(1, least(p_depth, p_most), p_most / cardinality(l));
 
@@ -74,7 +44,7 @@ BEGIN
             SELECT x.c, x.bytes, x.rank FROM (
                 SELECT z.c, z.bytes, row_number() OVER w AS rank, min(z.pos) OVER () AS head,
                        bool_and(z.due_at <= p_now AND (z.deliver_by <= p_now) IS NOT TRUE
-                                AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = z.seq AND m.topic <> ALL (p_not_topics)))) OVER w AS run
+                                AND (cardinality(p_not_topics) = 0 OR EXISTS (SELECT FROM message m WHERE m.seq = z.seq AND m.topic <> ALL (p_not_topics)))) OVER w AS run
                 FROM (SELECT z.ctid AS c, z.seq, z.pos, z.due_at, z.deliver_by, z.bytes FROM keyed z
                       WHERE z.lane = u.l AND z.key_hash = u.h AND z.key = u.k ORDER BY z.lane, z.key_hash, z.key, z.pos LIMIT share) z
                 WINDOW w AS (ORDER BY z.pos ROWS UNBOUNDED PRECEDING)) x
@@ -84,6 +54,119 @@ BEGIN
         SELECT r.c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM runs r
         WINDOW w AS (ORDER BY r.rank, r.o ROWS UNBOUNDED PRECEDING))
     SELECT array_agg(r.c), sum(r.bytes) INTO picks, bytes FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
+END $$;
+
+-- In each lane, from a random key on and around, the heads of due and free keys, locked; at most so many keys are visited.
+CREATE OR REPLACE FUNCTION posthouse.free_heads(
+    p_lanes bigint[], p_each int, p_most int, p_visits int, p_token uuid, p_now timestamptz, p_namespaces text[], p_tenant text, p_not_topics text[],
+    OUT l bigint[], OUT h bigint[], OUT k text[], OUT p bigint[])
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    picky CONSTANT boolean := p_namespaces IS NOT NULL OR p_tenant IS NOT NULL OR cardinality(p_not_topics) > 0;
+    start CONSTANT bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
+BEGIN
+    SELECT array_agg(x.ln), array_agg(x.key_hash), array_agg(x.key), array_agg(x.pos) INTO l, h, k, p FROM (
+        SELECT u.ln, c.key_hash, c.key, c.pos
+        FROM unnest(p_lanes) u(ln)
+        CROSS JOIN LATERAL (
+            SELECT c.key_hash, c.key, c.pos FROM (
+                SELECT c.key_hash, c.key, c.pos
+                FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
+                CROSS JOIN LATERAL (
+                    WITH RECURSIVE walk(key_hash, key, n) AS (
+                        (SELECT q.key_hash, q.key, 1 FROM keyed q
+                         WHERE q.wait = 0 AND q.lane = u.ln AND q.key_hash >= part.lo AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1)
+                        UNION ALL
+                        SELECT x.key_hash, x.key, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+                            SELECT q.key_hash, q.key FROM keyed q
+                            WHERE q.wait = 0 AND q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
+                            ORDER BY q.lane, q.key_hash, q.key LIMIT 1) x
+                        WHERE walk.n < p_visits)
+                    SELECT w.key_hash, w.key, q.pos FROM walk w
+                    CROSS JOIN LATERAL (SELECT q.pos, q.seq, q.due_at FROM keyed q WHERE q.lane = u.ln AND q.key_hash = w.key_hash AND q.key = w.key
+                                        ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) q
+                    WHERE q.due_at <= p_now
+                      AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = u.ln AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
+                      AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = q.seq
+                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))) c
+                -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
+                OFFSET 0) c
+            WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
+            LIMIT p_each) c
+        LIMIT p_most) x;
+END $$;
+
+-- Puts keys out of the claims' way whose head is not due, or of a topic that is left: what is behind the head is not visited until
+-- the head's time has come, or somebody comes who can send it. Bounded, because the rest can be done by the next claim. Answers
+-- how many records it put away.
+CREATE OR REPLACE FUNCTION posthouse.sweep_keys(p_lanes bigint[], p_visits int, p_now timestamptz, p_namespaces text[], p_tenant text, p_not_topics text[]) RETURNS int
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    start CONSTANT bigint := ((random() - 0.5) * 18446744073709549568)::bigint;
+    l bigint[]; h bigint[]; k text[];
+    heads int;
+    behind int;
+BEGIN
+    SELECT array_agg(x.ln), array_agg(x.key_hash), array_agg(x.key) INTO l, h, k FROM (
+        SELECT c.ln, c.key_hash, c.key FROM (
+            SELECT u.ln, c.key_hash, c.key
+            FROM unnest(p_lanes) u(ln)
+            CROSS JOIN unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
+            CROSS JOIN LATERAL (
+                WITH RECURSIVE walk(key_hash, key, n) AS (
+                    (SELECT q.key_hash, q.key, 1 FROM keyed q
+                     WHERE q.wait = 0 AND q.lane = u.ln AND q.key_hash >= part.lo AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1)
+                    UNION ALL
+                    SELECT x.key_hash, x.key, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+                        SELECT q.key_hash, q.key FROM keyed q
+                        WHERE q.wait = 0 AND q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
+                        ORDER BY q.lane, q.key_hash, q.key LIMIT 1) x
+                    WHERE walk.n < p_visits)
+                SELECT w.key_hash, w.key FROM walk w
+                CROSS JOIN LATERAL (SELECT q.seq, q.due_at FROM keyed q WHERE q.lane = u.ln AND q.key_hash = w.key_hash AND q.key = w.key
+                                    ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) q
+                WHERE (q.due_at > p_now AND (p_namespaces IS NULL AND p_tenant IS NULL)
+                       OR (q.due_at > p_now OR cardinality(p_not_topics) > 0) AND EXISTS (SELECT FROM message m WHERE m.seq = q.seq
+                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant)
+                            AND (q.due_at > p_now OR m.topic = ANY (p_not_topics))))) c
+            OFFSET 0) c
+        WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
+        LIMIT 1024) x;
+    IF l IS NULL THEN RETURN 0; END IF;
+    -- With a fresh snapshot, under the locks.
+    PERFORM pg_current_xact_id();
+    WITH heads AS MATERIALIZED (
+        SELECT u.l, u.h, u.k, q.c, q.pos
+        FROM unnest(l, h, k) u(l, h, k)
+        CROSS JOIN LATERAL (SELECT q.ctid AS c, q.pos, q.seq, q.due_at FROM keyed q WHERE q.lane = u.l AND q.key_hash = u.h AND q.key = u.k
+                            ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) q
+        CROSS JOIN LATERAL (SELECT m.topic FROM message m WHERE m.seq = q.seq OFFSET 0) m
+        WHERE q.due_at > p_now OR m.topic = ANY (p_not_topics)),
+    f AS (
+        UPDATE keyed x SET wait = CASE WHEN x.due_at > p_now THEN 1 ELSE 3 END,
+                           topic = CASE WHEN x.due_at <= p_now THEN (SELECT m.topic FROM message m WHERE m.seq = x.seq) END
+        WHERE x.wait = 0 AND x.ctid = ANY (ARRAY(SELECT f.c FROM heads f))
+        RETURNING 1),
+    b AS (
+        UPDATE keyed x SET wait = 2 WHERE x.ctid = ANY (ARRAY(
+            SELECT y.c FROM heads f CROSS JOIN LATERAL (
+                SELECT y.ctid AS c FROM keyed y WHERE y.wait = 0 AND y.lane = f.l AND y.key_hash = f.h AND y.key = f.k AND y.pos > f.pos LIMIT 64) y))
+        RETURNING 1)
+    SELECT (SELECT count(*) FROM f), (SELECT count(*) FROM b) INTO heads, behind;
+    RETURN heads + behind;
+END $$;
+
+-- After the first of a key has gone, the next one is visited again.
+CREATE OR REPLACE FUNCTION posthouse.rouse(p_lane bigint, p_hash bigint, p_key text) RETURNS void
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+BEGIN
+    UPDATE keyed k SET wait = 0 WHERE k.wait = 2 AND k.ctid = ANY (ARRAY(
+        SELECT q.ctid FROM keyed q WHERE q.lane = p_lane AND q.key_hash = p_hash AND q.key = p_key ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1));
 END $$;
 
 -- Heads past their deliver-by end here. One that blocks its key stays in it, due at infinity.
@@ -102,9 +185,10 @@ BEGIN
         INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
         VALUES (head.seq, p_now, head.epoch, head.attempts, head.generation, head.max_attempts, 3, head.blocks, head.blocks);
         IF head.blocks THEN
-            UPDATE keyed SET due_at = 'infinity' WHERE lane = head.lane AND key_hash = head.key_hash AND key = head.key AND pos = head.pos;
+            UPDATE keyed SET due_at = 'infinity', wait = 1, topic = NULL WHERE lane = head.lane AND key_hash = head.key_hash AND key = head.key AND pos = head.pos;
         ELSE
             DELETE FROM keyed WHERE lane = head.lane AND key_hash = head.key_hash AND key = head.key AND pos = head.pos;
+            PERFORM rouse(head.lane, head.key_hash, head.key);
         END IF;
     END LOOP;
     RETURN lapsed;

@@ -17,6 +17,9 @@ use crate::{
 /// The most windows of lanes that one claim looks into before it looks everywhere.
 const WINDOWS: u32 = 8;
 
+/// The most looks of one claim. Each one after a look that was cut short goes further, because what was in the way is gone.
+const LOOKS: u32 = 64;
+
 /// What one look granted, and whether it was cut short by messages that lapsed.
 struct Grants {
     messages: Vec<rows::Granted>,
@@ -25,21 +28,19 @@ struct Grants {
 
 impl Postgres {
     pub(crate) async fn grant(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
-        // One tenant's lanes are computed, not remembered.
-        if claim.tenant.is_some() {
-            let granted = self.grant_once(claim, &Plan::blank()).await?;
-            return Ok(granted.messages.into_iter().map(|r| r.claimed).collect());
-        }
-        // An empty answer sends the relay to sleep, so it must not come from a part of the lanes. Ends: windows are few, and the
-        // last look is everywhere.
-        for look in 0..=WINDOWS {
-            let (plan, partial) = if look == WINDOWS {
+        // An empty answer sends the relay to sleep, so it must not come from a part of the lanes, nor from before something that
+        // was in the way.
+        for look in 0..LOOKS {
+            // One tenant's lanes are computed, not remembered.
+            let (plan, partial) = if look >= WINDOWS || claim.tenant.is_some() {
                 (Plan::blank(), false)
             } else {
                 self.plan(claim).await?
             };
             let granted = self.grant_once(claim, &plan).await?;
-            self.remember(claim, &plan, &granted);
+            if claim.tenant.is_none() {
+                self.remember(claim, &plan, &granted);
+            }
             if !granted.messages.is_empty() || !(partial || granted.truncated) {
                 return Ok(granted.messages.into_iter().map(|r| r.claimed).collect());
             }

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 12] = [
+const MISTAKES: [Mistake; 15] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -111,6 +111,30 @@ const MISTAKES: [Mistake; 12] = [
         wrong: "",
         cases: &["a_failure_in_a_run_releases_the_rest"],
     },
+    Mistake {
+        name: "what is behind a run stays out of the way",
+        file: "grant_leases",
+        right: "WHERE n.wait = 2",
+        wrong: "WHERE false",
+        cases: &["a_waiting_head_that_is_taken_away_frees_its_key"],
+    },
+    Mistake {
+        name: "what is behind a head that was taken away stays out of the way",
+        file: "pick_keyed",
+        right: "UPDATE keyed k SET wait = 0 WHERE k.wait = 2",
+        wrong: "UPDATE keyed k SET wait = 0 WHERE false",
+        cases: &["a_waiting_head_that_is_taken_away_frees_its_key"],
+    },
+    Mistake {
+        name: "the oldest fall due first, whose ever they are",
+        file: "promote",
+        right: "WHERE q.lane = u.l AND q.due_at <= p_now",
+        wrong: "WHERE false",
+        cases: &[
+            "a_flood_that_falls_due_does_not_delay_another_tenant",
+            "a_flood_that_falls_due_hides_nothing_from_a_scoped_claim",
+        ],
+    },
 ];
 
 /// A store with the mistake planted.
@@ -177,4 +201,7 @@ controls! {
     attempts_counted_at_settle_are_noticed: "attempts counted at settle",
     missing_turns_are_noticed: "no turns",
     a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",
+    what_is_left_behind_a_run_is_noticed: "what is behind a run stays out of the way",
+    what_is_left_behind_a_head_is_noticed: "what is behind a head that was taken away stays out of the way",
+    unfair_due_times_are_noticed: "the oldest fall due first, whose ever they are",
 }

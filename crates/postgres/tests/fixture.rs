@@ -162,6 +162,17 @@ impl Fixture for PostgresFixture {
             .unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     }
+
+    /// The first of a key is never behind: its key would wait for ever. And what waits for its time or a topic says for which.
+    async fn check(&self) {
+        let sql = format!(
+            "SELECT count(*) FROM (SELECT DISTINCT ON (lane, key_hash, key) * FROM {schema}.keyed ORDER BY lane, key_hash, key, pos) k
+             WHERE k.wait = 2 OR (k.wait = 3) <> (k.topic IS NOT NULL) OR k.wait = 0 AND k.due_at = 'infinity'",
+            schema = self.schema
+        );
+        let row = self.control.query_one(&sql, &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 0, "a key whose head is marked wrongly");
+    }
 }
 
 /// An application's session with an open transaction. Statements are sent one by one, as any driver does.

@@ -27,6 +27,9 @@ pub trait Fixture: Send + Sync {
 
     /// What applications wrote with [`Caller::note`] and committed.
     async fn notes(&self) -> Vec<String>;
+
+    /// Runs after each case: asserts what must always hold inside this store, and what no case can see from outside.
+    async fn check(&self) {}
 }
 
 /// An application's transaction.

@@ -222,6 +222,84 @@ pub async fn lapsed_messages_hide_no_free_one(fx: &dyn Fixture) {
     assert_eq!(found, ["good"]);
 }
 
+/// Nor do messages of topics that are left, however many.
+pub async fn left_topics_hide_no_free_one(fx: &dyn Fixture) {
+    put_all(fx, vec![message("paused"); 400]).await;
+    put(fx, Message::bytes("invoices", "text/plain", "open")).await;
+    assert_eq!(bodies(&take(fx, ask(1).not_topic("orders")).await), ["open"]);
+}
+
+/// A tenant with thousands of delayed messages, and one with a single message that falls due after them.
+async fn put_flood_that_waits(fx: &dyn Fixture) {
+    put_all(fx, vec![message("flood").tenant("loud").delay(SECOND); 3000]).await;
+    put(fx, message("single").tenant("quiet").namespace("own").delay(SECOND * 2)).await;
+    fx.advance(SECOND * 3).await;
+}
+
+/// L4. The same for messages that fall due: retries of one tenant do not stand before another's.
+pub async fn a_flood_that_falls_due_does_not_delay_another_tenant(fx: &dyn Fixture) {
+    put_flood_that_waits(fx).await;
+    assert!(bodies(&take(fx, ask(10)).await).contains(&"single".to_owned()));
+}
+
+/// Nor do messages of a topic that nobody could send for a while.
+pub async fn a_flood_of_a_left_topic_does_not_delay_another_tenant(fx: &dyn Fixture) {
+    put_all(fx, vec![message("flood").tenant("loud"); 300]).await;
+    put(fx, message("single").tenant("quiet")).await;
+    assert!(take(fx, ask(10).not_topic("orders")).await.is_empty());
+    assert!(bodies(&take(fx, ask(10)).await).contains(&"single".to_owned()));
+}
+
+/// An empty answer must be true for a claim of one tenant or namespace too, whatever waits elsewhere.
+pub async fn a_flood_that_falls_due_hides_nothing_from_a_scoped_claim(fx: &dyn Fixture) {
+    put_flood_that_waits(fx).await;
+    put(fx, message("own").namespace("own")).await;
+    let own = take(fx, ask(1).namespace("own").tenant("quiet")).await;
+    assert_eq!(bodies(&own), ["single"]);
+    settle(&*fx.store().await, released(&own[0].lease)).await;
+    assert_eq!(bodies(&take(fx, ask(1).tenant("quiet")).await), ["single"]);
+    assert_eq!(bodies(&take(fx, ask(10).namespace("own")).await), ["own"]);
+}
+
+/// P19. Whatever another tenant has that is due, lapsed, parked, behind in a key or expired: a claim for one tenant moves not one
+/// record of it.
+pub async fn a_tenants_claim_changes_no_record_of_another(fx: &dyn Fixture) {
+    let loud = |message: Message| message.tenant("loud");
+    put_all(
+        fx,
+        vec![
+            loud(message("due").delay(SECOND)),
+            loud(message("lapsed").deliver_in(SECOND)),
+            loud(keyed("k", "head").delay(SECOND)),
+            loud(keyed("k", "behind")),
+            loud(keyed("lapsed", "head").deliver_in(SECOND)),
+        ],
+    )
+    .await;
+    put_all(
+        fx,
+        vec![
+            loud(message("left")),
+            loud(keyed("left", "head")),
+            loud(keyed("left", "behind")),
+        ],
+    )
+    .await;
+    assert!(take(fx, ask(10).not_topic("orders")).await.is_empty());
+    put(fx, Message::bytes("invoices", "text/plain", "expires").tenant("loud")).await;
+    assert_eq!(take(fx, ask(10).not_topic("orders")).await.len(), 1);
+    fx.advance(LEASE * 2).await;
+    let before = fx.dump().await;
+    for claim in [
+        ask(10).tenant("quiet"),
+        ask(10).tenant("quiet").not_topic("orders"),
+        ask(10).tenant("quiet").namespace("default"),
+    ] {
+        assert!(take(fx, claim).await.is_empty());
+        assert_unchanged(fx, &before, "a claim for another tenant").await;
+    }
+}
+
 /// P3. Eight relays empty the store together: every message once.
 pub async fn eight_claimers_never_share_a_message(fx: &dyn Fixture) {
     let all = put_all(fx, (0..200).map(|n| message(&n.to_string())).collect()).await;

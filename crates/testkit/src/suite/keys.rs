@@ -125,6 +125,119 @@ pub async fn five_hundred_held_tenants_hide_no_free_one(fx: &dyn Fixture) {
     assert_eq!(found, 20);
 }
 
+/// However many keys wait, with more behind their heads: a free one is found by the first who looks, and again.
+pub async fn ten_thousand_waiting_keys_hide_no_free_one(fx: &dyn Fixture) {
+    let waiting = |n: usize| {
+        let key = format!("waits{n}");
+        [keyed(&key, "1").delay(DAY), keyed(&key, "2")]
+    };
+    put_all(fx, (0..10_000).flat_map(waiting).collect()).await;
+    let store = fx.store().await;
+    for n in 0..2 {
+        put(fx, keyed("free", "3")).await;
+        let found = claim(&*store, "w1", 10).await;
+        assert_eq!(bodies(&found), ["3"], "claim {n}");
+        deliver(&*store, &found).await;
+    }
+    fx.advance(DAY).await;
+    let found = claim(&*store, "w1", 10).await;
+    assert_eq!(found.len(), 10);
+    assert!(bodies(&found).contains(&"1".to_owned()));
+}
+
+/// Nor do keys whose heads are of a topic that is left; they are all there again for one who can send them.
+pub async fn keys_of_a_left_topic_hide_no_free_one(fx: &dyn Fixture) {
+    let open = |key: &str| Message::bytes("invoices", "text/plain", "open").order_key(key);
+    put_all(fx, (0..5000).map(|n| keyed(&format!("left{n}"), "left")).collect()).await;
+    put(fx, open("free")).await;
+    let store = fx.store().await;
+    let some = Claim::new("w1", 10, LEASE).not_topic("orders");
+    let found = store.claim(&some).await.unwrap();
+    assert_eq!(bodies(&found), ["open"]);
+    deliver(&*store, &found).await;
+    assert!(store.claim(&some).await.unwrap().is_empty());
+    let mut found = 0;
+    loop {
+        let claimed = claim(&*store, "w1", 1000).await;
+        if claimed.is_empty() {
+            break;
+        }
+        found += claimed.len();
+        deliver(&*store, &claimed).await;
+    }
+    assert_eq!(found, 5000);
+}
+
+/// A head that waits, for its time or for one who can send it, holds its key only as long as it is there.
+pub async fn a_waiting_head_that_is_taken_away_frees_its_key(fx: &dyn Fixture) {
+    let (store, admin) = (fx.store().await, fx.admin().await);
+    for (n, left) in [(0, false), (1, false), (2, false), (3, true), (4, true)] {
+        let key = format!("k{n}");
+        let head = if left {
+            Message::bytes("left", "text/plain", "head").order_key(&key)
+        } else {
+            keyed(&key, "head").delay(DAY)
+        };
+        let head = put(fx, head).await;
+        put_all(fx, line(&key, &["1", "2", "3"])).await;
+        let ask = Claim::new("w1", 10, LEASE).not_topic("left");
+        assert!(store.claim(&ask).await.unwrap().is_empty(), "{key} is held");
+        match n {
+            0 | 3 => admin.cancel(head, "op", "").await.map(drop),
+            1 | 4 => admin.resolve(head, "op", "").await.map(drop),
+            _ => admin.quarantine(head, "op", "").await.map(drop),
+        }
+        .unwrap();
+        // One by one: each makes the next of its key free.
+        for body in ["1", "2", "3"] {
+            let next = store
+                .claim(&Claim::new("w1", 1, LEASE).not_topic("left"))
+                .await
+                .unwrap();
+            assert_eq!(bodies(&next), [body], "{key}");
+            deliver(&*store, &next).await;
+        }
+    }
+}
+
+/// What is behind it in its key waits with it, and comes after it.
+pub async fn a_head_of_a_left_topic_holds_its_key(fx: &dyn Fixture) {
+    let left = Message::bytes("left", "text/plain", "1").order_key("k");
+    put_all(fx, vec![left, keyed("k", "2"), keyed("other", "3")]).await;
+    let store = fx.store().await;
+    let some = Claim::new("w1", 10, LEASE).not_topic("left");
+    assert_eq!(bodies(&store.claim(&some).await.unwrap()), ["3"]);
+    assert!(store.claim(&some).await.unwrap().is_empty());
+    put(fx, keyed("k", "4")).await;
+    assert!(store.claim(&some).await.unwrap().is_empty());
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2", "4"]);
+}
+
+/// Keys that waited, with and without more behind, in small claims: all of it, in order, and no claim is empty before the end.
+pub async fn many_keys_that_fall_due_are_all_claimed(fx: &dyn Fixture) {
+    let waiting = |n: usize| {
+        let (key, tenant) = (format!("k{}", n % 70), format!("t{}", n % 3));
+        let late = if n % 5 == 0 { SECOND } else { SECOND * 0 };
+        keyed(&key, &n.to_string()).tenant(tenant).delay(late)
+    };
+    put_all(fx, (0..420).map(waiting).collect()).await;
+    let store = fx.store().await;
+    let mut found = 0;
+    for round in 0..2 {
+        loop {
+            let claimed = claim(&*store, "w1", 7).await;
+            if claimed.is_empty() {
+                break;
+            }
+            found += claimed.len();
+            deliver(&*store, &claimed).await;
+        }
+        assert!(round == 1 || found < 420);
+        fx.advance(SECOND * 2).await;
+    }
+    assert_eq!(found, 420);
+}
+
 /// A worker that sits on its key keeps nobody from the other keys.
 pub async fn a_key_in_use_delays_no_other_key(fx: &dyn Fixture) {
     put_all(fx, line("slow", &["1", "2", "3"])).await;

@@ -87,6 +87,11 @@ macro_rules! __cases {
                 no_claim_is_empty_while_something_is_free
                 no_claim_is_empty_while_one_of_many_has_more
                 lapsed_messages_hide_no_free_one
+                left_topics_hide_no_free_one
+                a_flood_that_falls_due_does_not_delay_another_tenant
+                a_flood_of_a_left_topic_does_not_delay_another_tenant
+                a_flood_that_falls_due_hides_nothing_from_a_scoped_claim
+                a_tenants_claim_changes_no_record_of_another
                 eight_claimers_never_share_a_message
                 a_grant_is_visible_at_once
                 every_claim_has_a_token_of_its_own
@@ -184,6 +189,11 @@ macro_rules! __cases {
                 a_delay_in_the_middle_ends_the_run
                 three_hundred_held_keys_hide_no_free_one
                 five_hundred_held_tenants_hide_no_free_one
+                ten_thousand_waiting_keys_hide_no_free_one
+                keys_of_a_left_topic_hide_no_free_one
+                a_waiting_head_that_is_taken_away_frees_its_key
+                a_head_of_a_left_topic_holds_its_key
+                many_keys_that_fall_due_are_all_claimed
                 a_key_in_use_delays_no_other_key
                 a_claim_serves_several_keys
                 a_hot_key_does_not_starve_the_others
@@ -291,6 +301,7 @@ macro_rules! __tests {
             async fn $case() {
                 let fixture = $fixture().await;
                 $crate::suite::$area::$case(&fixture).await;
+                $crate::Fixture::check(&fixture).await;
             })*
         })*
     };
