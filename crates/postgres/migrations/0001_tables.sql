@@ -105,7 +105,8 @@ CREATE TABLE posthouse.keyed (
     topic        text,
     PRIMARY KEY (lane, key_hash, key, pos)
 );
-CREATE INDEX keyed_walk ON posthouse.keyed (lane, key_hash, key) WHERE wait = 0;
+CREATE INDEX keyed_walk ON posthouse.keyed (lane, key_hash, key, pos) WHERE wait = 0;
+CREATE INDEX keyed_hold ON posthouse.keyed (lane, key_hash, key, pos) WHERE wait IN (1, 3);
 CREATE INDEX keyed_due ON posthouse.keyed (due_at) WHERE wait = 1;
 CREATE INDEX keyed_lane ON posthouse.keyed (lane, due_at) WHERE wait = 1;
 CREATE INDEX keyed_topic ON posthouse.keyed (lane, topic, seq) WHERE wait = 3;

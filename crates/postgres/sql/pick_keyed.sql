@@ -56,6 +56,22 @@ BEGIN
     SELECT array_agg(r.c), sum(r.bytes) INTO picks, bytes FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
 END $$;
 
+-- The keys of a lane that claims visit, in a range of hashes, with the first record of each that is not out of the way; so many
+-- at most. Inlined into its callers, so that they stop it when they have enough.
+CREATE OR REPLACE FUNCTION posthouse.walk_keys(p_lane bigint, p_lo bigint, p_hi bigint, p_visits int) RETURNS TABLE (key_hash bigint, key text, pos bigint, seq bigint, due_at timestamptz)
+LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE walk(key_hash, key, pos, seq, due_at, n) AS (
+        (SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at, 1 FROM posthouse.keyed q
+         WHERE q.wait = 0 AND q.lane = p_lane AND q.key_hash >= p_lo AND q.key_hash <= p_hi ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1)
+        UNION ALL
+        SELECT x.key_hash, x.key, x.pos, x.seq, x.due_at, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+            SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at FROM posthouse.keyed q
+            WHERE q.wait = 0 AND q.lane = p_lane AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= p_hi
+            ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) x
+        WHERE walk.n < p_visits)
+    SELECT w.key_hash, w.key, w.pos, w.seq, w.due_at FROM walk w
+$$;
+
 -- In each lane, from a random key on and around, the heads of due and free keys, locked; at most so many keys are visited.
 CREATE OR REPLACE FUNCTION posthouse.free_heads(
     p_lanes bigint[], p_each int, p_most int, p_visits int, p_token uuid, p_now timestamptz, p_namespaces text[], p_tenant text, p_not_topics text[],
@@ -75,21 +91,11 @@ BEGIN
                 SELECT c.key_hash, c.key, c.pos
                 FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
                 CROSS JOIN LATERAL (
-                    WITH RECURSIVE walk(key_hash, key, n) AS (
-                        (SELECT q.key_hash, q.key, 1 FROM keyed q
-                         WHERE q.wait = 0 AND q.lane = u.ln AND q.key_hash >= part.lo AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1)
-                        UNION ALL
-                        SELECT x.key_hash, x.key, walk.n + 1 FROM walk CROSS JOIN LATERAL (
-                            SELECT q.key_hash, q.key FROM keyed q
-                            WHERE q.wait = 0 AND q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
-                            ORDER BY q.lane, q.key_hash, q.key LIMIT 1) x
-                        WHERE walk.n < p_visits)
-                    SELECT w.key_hash, w.key, q.pos FROM walk w
-                    CROSS JOIN LATERAL (SELECT q.pos, q.seq, q.due_at FROM keyed q WHERE q.lane = u.ln AND q.key_hash = w.key_hash AND q.key = w.key
-                                        ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) q
-                    WHERE q.due_at <= p_now
+                    SELECT w.key_hash, w.key, w.pos FROM walk_keys(u.ln, part.lo, part.hi, p_visits) w
+                    WHERE w.due_at <= p_now
+                      AND NOT EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos)
                       AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = u.ln AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
-                      AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = q.seq
+                      AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
                             AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))) c
                 -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
                 OFFSET 0) c
@@ -117,22 +123,13 @@ BEGIN
             FROM unnest(p_lanes) u(ln)
             CROSS JOIN unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
             CROSS JOIN LATERAL (
-                WITH RECURSIVE walk(key_hash, key, n) AS (
-                    (SELECT q.key_hash, q.key, 1 FROM keyed q
-                     WHERE q.wait = 0 AND q.lane = u.ln AND q.key_hash >= part.lo AND q.key_hash <= part.hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1)
-                    UNION ALL
-                    SELECT x.key_hash, x.key, walk.n + 1 FROM walk CROSS JOIN LATERAL (
-                        SELECT q.key_hash, q.key FROM keyed q
-                        WHERE q.wait = 0 AND q.lane = u.ln AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= part.hi
-                        ORDER BY q.lane, q.key_hash, q.key LIMIT 1) x
-                    WHERE walk.n < p_visits)
-                SELECT w.key_hash, w.key FROM walk w
-                CROSS JOIN LATERAL (SELECT q.seq, q.due_at FROM keyed q WHERE q.lane = u.ln AND q.key_hash = w.key_hash AND q.key = w.key
-                                    ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) q
-                WHERE (q.due_at > p_now AND (p_namespaces IS NULL AND p_tenant IS NULL)
-                       OR (q.due_at > p_now OR cardinality(p_not_topics) > 0) AND EXISTS (SELECT FROM message m WHERE m.seq = q.seq
-                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant)
-                            AND (q.due_at > p_now OR m.topic = ANY (p_not_topics))))) c
+                SELECT w.key_hash, w.key
+                FROM walk_keys(u.ln, part.lo, part.hi, p_visits) w
+                CROSS JOIN LATERAL (
+                    SELECT w.due_at > p_now OR EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos) AS held OFFSET 0) h
+                WHERE (h.held OR cardinality(p_not_topics) > 0)
+                  AND (h.held AND p_namespaces IS NULL AND p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
+                        AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND (h.held OR m.topic = ANY (p_not_topics))))) c
             OFFSET 0) c
         WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
         LIMIT 1024) x;
