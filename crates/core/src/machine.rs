@@ -193,7 +193,7 @@ pub fn end_lease(held: Standing, ending: Ending, ctx: Ctx<'_>) -> Step {
 }
 
 /// What becomes of the later messages of a key's run when one before them went back, or died in their way: they go back too,
-/// and it is never counted, because nobody tried them.
+/// and it is never counted, because it says nothing about them. When: [`Settlement::stops_run`](crate::Settlement::stops_run).
 pub fn let_go(held: Standing) -> Step {
     let releases = (held.releases + 1).min(Limits::FREE_RELEASES);
     let standing = Standing {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    AttemptOutcome, DeadReason, Error, Lease, Message, Outcome, RetryPolicy, Standing, State, Step,
+    AttemptOutcome, DeadReason, Error, Lease, Message, OnDead, Outcome, RetryPolicy, Standing, State, Step,
     machine::{Ctx, Ending, end_lease},
     text,
 };
@@ -110,6 +110,17 @@ impl Settlement {
         self.step.evidence == Some(AttemptOutcome::LeaseExpired)
     }
 
+    /// Whether the later messages of its key's run go back with it ([`let_go`](crate::machine::let_go)), those that its claim
+    /// still holds: it stands before them, pending or dead and blocking, and must not be overtaken. It does not matter how it
+    /// came there: by a failure, a release, or because its own lease ran out while theirs were renewed.
+    pub fn stops_run(&self) -> bool {
+        match self.next() {
+            Next::Done => false,
+            Next::Pending(_) => true,
+            Next::Dead(_) => self.lease.on_dead == OnDead::Block,
+        }
+    }
+
     fn plain(lease: &Lease, ending: Ending) -> Self {
         let policy = RetryPolicy::default();
         Self::new(
@@ -178,7 +189,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LeaseToken, MessageId, OnDead};
+    use crate::{LeaseToken, MessageId};
 
     fn lease(attempts: u32) -> Lease {
         let standing = Standing {
@@ -262,6 +273,29 @@ mod tests {
         let error = settlement.error.unwrap();
         assert_eq!(error.chars().count(), 512);
         assert!(!error.contains('\0'));
+    }
+
+    #[test]
+    fn what_stands_in_the_way_stops_its_run() {
+        let now = Duration::ZERO;
+        for on_dead in [OnDead::Pass, OnDead::Block] {
+            let at = |attempts| Lease {
+                on_dead,
+                ..lease(attempts)
+            };
+            let blocks = on_dead == OnDead::Block;
+            for (settlement, stops) in [
+                (Settlement::delivered(&at(1), None), false),
+                (Settlement::duplicate(&at(1), None), false),
+                (Settlement::expanded(&at(1), Vec::new()), false),
+                (Settlement::released(&at(1), now), true),
+                (Settlement::expired(&at(1)), true),
+                (Settlement::expired(&at(3)), blocks),
+                (Settlement::lapsed(&at(1)), blocks),
+            ] {
+                assert_eq!(settlement.stops_run(), stops, "{on_dead}: {settlement:?}");
+            }
+        }
     }
 
     #[test]

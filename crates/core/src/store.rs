@@ -71,7 +71,8 @@ pub enum Durability {
 
 /// Settles what ran out, at most `limit` leases, and says how many messages it freed or ended.
 ///
-/// A lease whose holder reported meanwhile is no longer ours to settle, and is not counted. Two repairers that meet on one
+/// A lease whose holder reported meanwhile is no longer ours to settle, and is not counted; nor is one that is left for the next
+/// repair, because somebody is just settling it or a later one of its key's run. Two repairers that meet on one
 /// lease write one attempt and may both count it.
 pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
     let (mut after, mut settled, mut left) = (i64::MIN, 0, limit);

@@ -17,7 +17,8 @@ DECLARE
     n CONSTANT int := cardinality(p_seq);
     won bigint[];
     first_deadline timestamptz;
-    back boolean;
+    ours boolean[];
+    lanes bigint[]; hashes bigint[]; keys text[]; tokens uuid[]; places bigint[];
 BEGIN
     IF p_next = array_fill(1::bigint, ARRAY[n]) THEN
         WITH d AS (
@@ -30,11 +31,12 @@ BEGIN
         SELECT array_agg(d.o), min(d.until) INTO won, first_deadline FROM d;
     ELSE
         PERFORM pg_current_xact_id();
+        IF 6 = ANY (p_outcome) THEN ours := ran_out(p_seq, p_token, p_outcome, p_next, t); END IF;
         WITH d AS (
             DELETE FROM leased l
-            USING unnest(p_seq, p_token, p_outcome, p_next, p_reason, p_delay_ms, p_max_attempts, p_code, p_error, p_receipt) WITH ORDINALITY
-                  i(seq, token, outcome, next, reason, delay, budget, code, error, receipt, o)
-            WHERE l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND (l.until > t) = (i.outcome <> 6)
+            USING unnest(p_seq, p_token, p_outcome, p_next, p_reason, p_delay_ms, p_max_attempts, p_code, p_error, p_receipt, ours) WITH ORDINALITY
+                  i(seq, token, outcome, next, reason, delay, budget, code, error, receipt, ours, o)
+            WHERE l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND CASE WHEN i.outcome = 6 THEN i.ours ELSE l.until > t END
             RETURNING l.*, i.outcome, i.next, i.reason, i.budget, i.code, i.error, i.receipt, i.o,
                       t + i.delay * interval '1 millisecond' AS due_at, l.blocks AND i.next = 3 AND i.reason <> 5 AS blocking,
                       CASE WHEN i.outcome = 0 THEN l.attempts - 1 ELSE l.attempts END AS counted,
@@ -60,9 +62,11 @@ BEGIN
         x AS (
             INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
             SELECT d.seq, t, d.epoch, d.attempts, d.generation, d.budget, d.reason, d.blocks, d.blocking FROM d WHERE d.next = 3)
-        SELECT array_agg(d.o), min(d.until) FILTER (WHERE d.outcome <> 6), bool_or(d.key IS NOT NULL AND (d.next = 2 OR d.blocking) AND d.outcome <> 6)
-        INTO won, first_deadline, back FROM d;
-        IF back THEN PERFORM release_rest(p_seq, p_token, t); END IF;
+        SELECT array_agg(d.o), min(d.until) FILTER (WHERE d.outcome <> 6), array_agg(d.lane) FILTER (WHERE d.back), array_agg(d.key_hash) FILTER (WHERE d.back),
+               array_agg(d.key) FILTER (WHERE d.back), array_agg(d.token) FILTER (WHERE d.back), array_agg(d.pos) FILTER (WHERE d.back)
+        INTO won, first_deadline, lanes, hashes, keys, tokens, places
+        FROM (SELECT d.*, d.key IS NOT NULL AND (d.next = 2 OR d.blocking) AS back FROM d) d;
+        IF lanes IS NOT NULL THEN PERFORM release_rest(lanes, hashes, keys, tokens, places, t); END IF;
     END IF;
     -- The deadline is judged after the locks: if one passed while we waited for them, all is undone and judged again.
     IF first_deadline <= clock() THEN
@@ -109,19 +113,47 @@ BEGIN
         FROM unnest(p_seq, p_token, p_epoch, p_outcome) WITH ORDINALITY i(seq, token, epoch, outcome, o) ORDER BY i.o);
 END $$;
 
--- After a message went back to its key, or died in its way, the later ones of the same run must not be sent: they go back
--- too, uncounted, in the same transaction.
-CREATE OR REPLACE FUNCTION posthouse.release_rest(p_seq bigint[], p_token uuid[], p_now timestamptz) RETURNS void
+-- For each settlement whether it is an expiry that can be written now. A repairer waits for nobody: it leaves a lease that somebody
+-- has locked; and a run in which somebody has a later, live lease locked, because that would have to go back with what ran out.
+-- What it answers with true is locked, and so is the rest of its run.
+CREATE OR REPLACE FUNCTION posthouse.ran_out(p_seq bigint[], p_token uuid[], p_outcome bigint[], p_next bigint[], p_now timestamptz) RETURNS boolean[]
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    answers boolean[] := array_fill(false, ARRAY[cardinality(p_seq)]);
+    mine bigint[]; seqs bigint[]; busy bigint[];
+    at bigint;
+BEGIN
+    SELECT array_agg(x.o), array_agg(x.seq) INTO mine, seqs FROM (
+        SELECT i.o, l.seq FROM leased l JOIN unnest(p_seq, p_token, p_outcome) WITH ORDINALITY i(seq, token, outcome, o) ON l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token
+        WHERE i.outcome = 6 AND l.until <= p_now FOR UPDATE OF l SKIP LOCKED) x;
+    IF mine IS NULL THEN RETURN answers; END IF;
+    -- One look at each run, not at each of its leases.
+    WITH runs AS (
+        SELECT h.lane, h.key_hash, h.key, h.token, min(h.pos) AS pos, array_agg(m.o) AS mine
+        FROM unnest(mine, seqs) m(o, seq)
+        CROSS JOIN LATERAL (SELECT h.* FROM leased h WHERE h.seq = m.seq AND h.key IS NOT NULL AND (p_next[m.o] = 2 OR h.blocks) OFFSET 0) h
+        GROUP BY 1, 2, 3, 4)
+    SELECT array_agg(x.o) INTO busy FROM (
+        SELECT r.mine FROM runs r
+        WHERE (SELECT count(*) FROM leased l WHERE l.lane = r.lane AND l.key_hash = r.key_hash AND l.key = r.key AND l.key IS NOT NULL AND l.token = r.token AND l.pos > r.pos AND l.until > p_now)
+            > (SELECT count(*) FROM (SELECT FROM leased l WHERE l.lane = r.lane AND l.key_hash = r.key_hash AND l.key = r.key AND l.key IS NOT NULL AND l.token = r.token AND l.pos > r.pos AND l.until > p_now
+                                     FOR UPDATE SKIP LOCKED) l)
+        OFFSET 0) r CROSS JOIN LATERAL unnest(r.mine) x(o);
+    FOREACH at IN ARRAY mine LOOP answers[at] := true; END LOOP;
+    FOREACH at IN ARRAY coalesce(busy, '{}') LOOP answers[at] := false; END LOOP;
+    RETURN answers;
+END $$;
+
+-- After messages went back to their keys, or died in their way, the later ones of the same runs must not be sent: those that are
+-- still held go back too, uncounted, in the same transaction. What ran out is left to the repairer.
+CREATE OR REPLACE FUNCTION posthouse.release_rest(p_lane bigint[], p_hash bigint[], p_key text[], p_token uuid[], p_pos bigint[], p_now timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     WITH heads AS (
-        SELECT k.lane, k.key_hash, k.key, i.token, min(k.pos) AS pos
-        FROM unnest(p_seq, p_token) i(seq, token)
-        CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = i.seq AND m.order_key IS NOT NULL OFFSET 0) m
-        CROSS JOIN LATERAL (SELECT k.* FROM keyed k WHERE k.lane = lane(m.namespace, m.tenant) AND k.key_hash = key_hash(m.namespace, m.tenant, m.order_key)
-                                                      AND k.key = m.order_key AND k.seq = i.seq OFFSET 0) k
-        GROUP BY 1, 2, 3, 4),
+        SELECT i.lane, i.key_hash, i.key, i.token, min(i.pos) AS pos
+        FROM unnest(p_lane, p_hash, p_key, p_token, p_pos) i(lane, key_hash, key, token, pos) GROUP BY 1, 2, 3, 4),
     d AS (
         DELETE FROM leased l USING heads h
         WHERE l.lane = ANY (ARRAY[h.lane]) AND l.key_hash = ANY (ARRAY[h.key_hash]) AND l.key = ANY (ARRAY[h.key]) AND l.key IS NOT NULL AND l.token = h.token AND l.pos > h.pos AND l.until > p_now

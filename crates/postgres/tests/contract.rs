@@ -310,6 +310,26 @@ async fn deadline_hints_follow_the_leases() {
     assert_eq!(fx.one("SELECT count(*) FROM posthouse.deadline").await, "0");
 }
 
+/// P10, for workers without a library: what ran out goes back with the later ones of its key, also when SQL repairs it.
+#[tokio::test]
+async fn a_repair_in_sql_lets_go_of_the_rest_of_a_run() {
+    let fx = PostgresFixture::new().await;
+    fx.run(
+        "SELECT posthouse.enqueue_bytes('t', '1', order_key := 'k'), posthouse.enqueue_bytes('t', '2', order_key := 'k');
+         CREATE TABLE posthouse.run AS SELECT * FROM posthouse.claim_outbox_batch(10, 'w', 15);",
+    )
+    .await;
+    fx.advance(Duration::from_secs(10)).await;
+    fx.run("SELECT posthouse.renew_lease(id, lease_token, 'w', 15) FROM posthouse.run WHERE payload = '2'")
+        .await;
+    fx.advance(Duration::from_secs(5)).await;
+    assert_eq!(fx.one("SELECT posthouse.repair_expired_leases(10)").await, "1");
+    let states = "SELECT string_agg(state || ' ' || attempts, ', ' ORDER BY seq) FROM posthouse.messages";
+    assert_eq!(fx.one(states).await, "pending 1, pending 0");
+    let again = "SELECT string_agg(encode(payload, 'escape'), ', ') FROM posthouse.claim_outbox_batch(10, 'w', 15)";
+    assert_eq!(fx.one(again).await, "1, 2");
+}
+
 /// Topics that a claimer leaves do not stand in its way, however many; a claimer that can send them gets them back.
 #[tokio::test]
 async fn a_left_topic_is_parked_and_comes_back() {

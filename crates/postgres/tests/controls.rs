@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 15] = [
+const MISTAKES: [Mistake; 16] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -52,8 +52,8 @@ const MISTAKES: [Mistake; 15] = [
     Mistake {
         name: "repair without guard",
         file: "settle",
-        right: "AND (l.until > t) = (i.outcome <> 6)",
-        wrong: "",
+        right: "WHERE i.outcome = 6 AND l.until <= p_now",
+        wrong: "WHERE i.outcome = 6",
         cases: &["a_renewed_lease_is_not_expired", "the_deadline_belongs_to_the_repairer"],
     },
     Mistake {
@@ -107,8 +107,8 @@ const MISTAKES: [Mistake; 15] = [
     Mistake {
         name: "a retry keeps the rest of its run",
         file: "settle",
-        right: "IF back THEN PERFORM release_rest(p_seq, p_token, t); END IF;",
-        wrong: "",
+        right: "PERFORM release_rest(lanes, hashes, keys, tokens, places, t);",
+        wrong: "NULL;",
         cases: &["a_failure_in_a_run_releases_the_rest"],
     },
     Mistake {
@@ -133,6 +133,17 @@ const MISTAKES: [Mistake; 15] = [
         cases: &[
             "a_flood_that_falls_due_does_not_delay_another_tenant",
             "a_flood_that_falls_due_hides_nothing_from_a_scoped_claim",
+        ],
+    },
+    Mistake {
+        name: "an expiry keeps the rest of its run",
+        file: "settle",
+        right: "(d.next = 2 OR d.blocking) AS back",
+        wrong: "(d.next = 2 OR d.blocking) AND d.outcome <> 6 AS back",
+        cases: &[
+            "an_expiry_lets_go_of_the_rest_of_its_run",
+            "an_expiry_in_a_run_lets_go_of_what_is_later",
+            "an_expired_head_that_blocks_releases_its_run",
         ],
     },
 ];
@@ -204,4 +215,5 @@ controls! {
     what_is_left_behind_a_run_is_noticed: "what is behind a run stays out of the way",
     what_is_left_behind_a_head_is_noticed: "what is behind a head that was taken away stays out of the way",
     unfair_due_times_are_noticed: "the oldest fall due first, whose ever they are",
+    a_run_that_goes_on_after_an_expiry_is_noticed: "an expiry keeps the rest of its run",
 }

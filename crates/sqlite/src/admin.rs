@@ -215,7 +215,7 @@ impl Found {
     fn bury(&self, tx: &Connection, step: Step, reason: Option<DeadReason>) -> Result<(), Error> {
         // What once let its key go does not hold it again: others may have passed it.
         let holds = self.located.record.standing.state == State::Pending || self.located.blocks;
-        to_dead(tx, &self.moved(step), reason, holds, self.now).map(|_| ())
+        to_dead(tx, &self.moved(step), reason, holds, self.now)
     }
 }
 

@@ -161,7 +161,7 @@ pub(crate) fn to_dead(
     reason: Option<DeadReason>,
     holds: bool,
     now: i64,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     let state = if reason.is_some() {
         State::Dead
     } else {
@@ -187,8 +187,7 @@ pub(crate) fn to_dead(
         record.deduped,
     ];
     run(tx, ENTER_DEAD, values)?;
-    ended(tx, record, now)?;
-    Ok(blocks)
+    ended(tx, record, now)
 }
 
 /// Makes it done by an operator's word.

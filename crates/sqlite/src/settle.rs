@@ -4,14 +4,17 @@ use posthouse_core::{
     Error, Lease, LeaseToken, Renewal, Settlement, State, Verdict, machine::let_go, settlement::Next,
 };
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use crate::{
     Options, clock,
     enqueue::{atomically, enqueue_one},
     error::plain,
     place::{Waiting, ended, free_head, locate, run, to_dead, to_pending},
-    rows::{self, Key, Record, epoch, text},
+    rows::{Key, Record, epoch, text},
 };
 
 const BEGIN: &str = include_str!("../sql/settle_begin.sql");
@@ -45,9 +48,9 @@ pub(crate) fn settle(tx: &Connection, options: &Options, batch: &[Settlement]) -
     let mut settling = Settling {
         tx,
         options,
-        batch,
         now: clock::now(tx)?,
         keys: HashSet::new(),
+        runs: HashMap::new(),
         plain: tx.prepare_cached(PLAIN).map_err(plain)?,
         leave: tx.prepare_cached(LEAVE).map_err(plain)?,
     };
@@ -56,6 +59,7 @@ pub(crate) fn settle(tx: &Connection, options: &Options, batch: &[Settlement]) -
     for alike in batch.chunk_by(are_alike) {
         settling.alike(alike, &mut verdicts)?;
     }
+    settling.release_rests()?;
     settling.free_heads()?;
     Ok(verdicts)
 }
@@ -76,10 +80,11 @@ fn are_alike(one: &Settlement, next: &Settlement) -> bool {
 struct Settling<'a> {
     tx: &'a Connection,
     options: &'a Options,
-    batch: &'a [Settlement],
     now: i64,
     /// Keys of which something changed; looked after once, when all is settled.
     keys: HashSet<(i64, Key)>,
+    /// Runs that must not go on, and from which place on; looked after once as well.
+    runs: HashMap<(i64, Key, LeaseToken), i64>,
     /// The two statements of most messages, at hand for the whole batch.
     plain: CachedStatement<'a>,
     leave: CachedStatement<'a>,
@@ -128,11 +133,11 @@ impl Settling<'_> {
         if settlement.follow_ups.is_empty() {
             return self.end(settlement);
         }
-        let (tx, keys) = (self.tx, self.keys.clone());
+        let (tx, keys, runs) = (self.tx, self.keys.clone(), self.runs.clone());
         match atomically(tx, || self.end(settlement)) {
             Err(error @ (Error::Contention(_) | Error::Unavailable(_) | Error::Timeout(_))) => Err(error),
             Err(error) => {
-                self.keys = keys;
+                (self.keys, self.runs) = (keys, runs);
                 Ok(Verdict::Refused(error))
             }
             verdict => verdict,
@@ -184,13 +189,14 @@ impl Settling<'_> {
     }
 
     fn end(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
-        let Some(held) = self.take(&settlement.lease, settlement.is_expiry())? else {
+        let lease = &settlement.lease;
+        let Some(held) = self.take(lease.seq, lease.token, settlement.is_expiry())? else {
             let repeated = self.settled_before(settlement)?;
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         };
-        let stops_run = self.perform(settlement, &held)?;
-        if let (true, Some(key)) = (stops_run, &held.record.key) {
-            self.release_rest(settlement, &held.record, key)?;
+        self.perform(settlement, &held)?;
+        if settlement.stops_run() {
+            self.stop_run(lease.token, &held.record);
         }
         for message in &settlement.follow_ups {
             enqueue_one(self.tx, self.options, message)?;
@@ -199,9 +205,9 @@ impl Settling<'_> {
     }
 
     /// Takes the lease out of `leased`, if it is held.
-    fn take(&self, lease: &Lease, expiry: bool) -> Result<Option<Held>, Error> {
+    fn take(&self, seq: i64, token: LeaseToken, expiry: bool) -> Result<Option<Held>, Error> {
         let mut statement = self.tx.prepare_cached(TAKE).map_err(plain)?;
-        let values = params![lease.seq, lease.token.0.as_bytes(), self.now, expiry];
+        let values = params![seq, token.0.as_bytes(), self.now, expiry];
         let held = statement.query_row(values, |row| {
             Ok(Held {
                 record: Record::read(row, 0, State::Leased)?,
@@ -231,8 +237,8 @@ impl Settling<'_> {
             .map_err(plain)
     }
 
-    /// Writes the evidence and moves the record. Answers whether the rest of its key's run must not go on.
-    fn perform(&mut self, settlement: &Settlement, held: &Held) -> Result<bool, Error> {
+    /// Writes the evidence and moves the record.
+    fn perform(&mut self, settlement: &Settlement, held: &Held) -> Result<(), Error> {
         self.attest(settlement, held)?;
         let record = Record {
             standing: settlement.step.standing,
@@ -242,11 +248,11 @@ impl Settling<'_> {
             self.keys.insert((record.lane, key.clone()));
         }
         match settlement.next() {
-            Next::Done => ended(self.tx, &record, self.now).map(|()| false),
+            Next::Done => ended(self.tx, &record, self.now),
             Next::Dead(reason) => to_dead(self.tx, &record, Some(reason), true, self.now),
             Next::Pending(due_in) => {
                 let released_by = settlement.step.evidence.is_none().then_some(settlement.lease.token);
-                self.put_back(&record, due_in, released_by).map(|()| true)
+                self.put_back(&record, due_in, released_by)
             }
         }
     }
@@ -285,30 +291,33 @@ impl Settling<'_> {
         run(self.tx, ATTEMPT, values).map(|_| ())
     }
 
-    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it. None of
-    /// them was sent, so none is counted, however often it happens. A lease that ran out is left to the repairer, and an
-    /// expiry says nothing about the rest, which expires by itself.
-    fn release_rest(&mut self, settlement: &Settlement, record: &Record, key: &Key) -> Result<(), Error> {
-        if settlement.is_expiry() {
-            return Ok(());
+    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it.
+    fn stop_run(&mut self, token: LeaseToken, record: &Record) {
+        if let Some(key) = record.key.clone() {
+            let first = self.runs.entry((record.lane, key, token)).or_insert(record.pos);
+            *first = record.pos.min(*first);
         }
-        for lease in self.rest_of_run(settlement, record, key)? {
-            if self.batch.iter().any(|other| other.lease.seq == lease.seq) {
-                continue;
+    }
+
+    /// The later ones of these runs that are still held go back. None of them is counted, however often it happens. A lease
+    /// that ran out is left to the repairer.
+    fn release_rests(&self) -> Result<(), Error> {
+        for ((lane, key, token), pos) in &self.runs {
+            for seq in self.rest_of_run(*lane, key, *token, *pos)? {
+                let Some(Held { mut record, .. }) = self.take(seq, *token, false)? else {
+                    continue;
+                };
+                record.standing = let_go(record.standing).standing;
+                self.put_back(&record, Duration::ZERO, Some(*token))?;
             }
-            let Some(Held { mut record, .. }) = self.take(&lease, false)? else {
-                continue;
-            };
-            record.standing = let_go(record.standing).standing;
-            self.put_back(&record, Duration::ZERO, Some(lease.token))?;
         }
         Ok(())
     }
 
-    fn rest_of_run(&self, settlement: &Settlement, record: &Record, key: &Key) -> Result<Vec<Lease>, Error> {
+    fn rest_of_run(&self, lane: i64, key: &Key, token: LeaseToken, pos: i64) -> Result<Vec<i64>, Error> {
         let mut statement = self.tx.prepare_cached(REST_OF_RUN).map_err(plain)?;
-        let values = params![record.lane, key, record.pos, settlement.lease.token.0.as_bytes()];
-        let rows = statement.query_map(values, rows::lease);
+        let values = params![lane, key, pos, token.0.as_bytes(), self.now];
+        let rows = statement.query_map(values, |row| row.get(0));
         rows.and_then(Iterator::collect).map_err(plain)
     }
 

@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 11] = [
+const CONTROLS: [(Flaw, &[&str]); 12] = [
     (
         Flaw::NoFence,
         &[
@@ -110,6 +110,17 @@ const CONTROLS: [(Flaw, &[&str]); 11] = [
             "the_rest_of_a_run_is_never_counted",
             "a_dead_head_that_blocks_releases_its_run",
             "a_handler_lets_go_of_its_run_at_its_commit",
+        ],
+    ),
+    (
+        Flaw::ExpiryKeepsRun,
+        &[
+            "an_expiry_lets_go_of_the_rest_of_its_run",
+            "an_expiry_in_a_run_lets_go_of_what_is_later",
+            "what_ran_out_as_well_is_not_let_go",
+            "an_expired_head_that_blocks_releases_its_run",
+            "a_run_that_a_handler_is_in_is_not_repaired",
+            "of_an_expiry_and_the_next_report_one_is_first",
         ],
     ),
     (

@@ -23,13 +23,15 @@ pub enum Flaw {
     HeadDoesNotHold,
     /// When a message of a run goes back to its key, its holder keeps the rest of the run.
     RunGoesOn,
+    /// When the lease of a message runs out and it goes back to its key, its holder keeps the later ones that it renewed.
+    ExpiryKeepsRun,
     /// Producers of a key do not take turns: a number drawn early may be committed late.
     NoTurns,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -40,6 +42,7 @@ impl Flaw {
         Self::AttemptsAtSettle,
         Self::HeadDoesNotHold,
         Self::RunGoesOn,
+        Self::ExpiryKeepsRun,
         Self::NoTurns,
     ];
 }

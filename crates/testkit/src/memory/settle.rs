@@ -1,14 +1,13 @@
 //! Settle, renew and what ran out: everything behind the fence.
 
 use posthouse_core::{
-    Attempt, Conflict, Error, Lease, LeaseToken, Renewal, Settlement, State, Step, Verdict, machine::let_go,
-    text::excerpt,
+    Attempt, Conflict, Error, Lease, LeaseToken, Renewal, Settlement, Verdict, machine::let_go, text::excerpt,
 };
 use std::time::Duration;
 
 use super::{
     Flaw,
-    tables::{Busy, Key, Tables, TxId},
+    tables::{Busy, Entry, Key, Tables, TxId},
 };
 
 impl Tables {
@@ -23,7 +22,13 @@ impl Tables {
         let Some(seq) = self.ids.get(&lease.id).copied() else {
             return Ok(Verdict::LeaseLost);
         };
-        self.free(tx, &Key::Lease(seq))?;
+        let rest = self.rest_of_run(settlement, batch);
+        let mut needed = [seq].into_iter().chain(rest.iter().copied()).map(Key::Lease);
+        match needed.try_for_each(|key| self.free(tx, &key)) {
+            // What a handler's transaction has in hand has not run out, nor has what stands before it in its run.
+            Err(_) if settlement.is_expiry() => return Ok(Verdict::LeaseLost),
+            free => free?,
+        }
         if let Some(earlier) = self.staged(tx, seq) {
             return Ok(if same_end(earlier, settlement) {
                 Verdict::Settled
@@ -46,6 +51,7 @@ impl Tables {
         match tx.and_then(|tx| self.open.get_mut(&tx)) {
             Some(open) => {
                 open.keys.extend(plan.keys().chain([Key::Lease(seq)]));
+                open.keys.extend(rest.into_iter().map(Key::Lease));
                 open.entries.extend(plan.entries);
                 open.settlements.push(settlement.clone());
             }
@@ -98,13 +104,10 @@ impl Tables {
 
     /// Performs a settlement that passed the fence.
     pub(super) fn end(&mut self, settlement: &Settlement, batch: &[Settlement]) {
+        let rest = self.rest_of_run(settlement, batch);
         self.end_one(settlement);
-        let Some(entry) = self.entry(settlement.lease.id) else {
-            return;
-        };
-        let holds = entry.state() == State::Pending || entry.blocks();
-        if holds && !settlement.is_expiry() && !self.has(Flaw::RunGoesOn) {
-            self.stop_run(settlement, batch);
+        for seq in rest {
+            self.let_go(seq, settlement.lease.token);
         }
     }
 
@@ -138,30 +141,45 @@ impl Tables {
         }
     }
 
-    /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it. None of
-    /// them was sent, so none is counted, however often it happens; a lease that ran out is left to the repairer.
-    fn stop_run(&mut self, settlement: &Settlement, batch: &[Settlement]) {
-        let Some(entry) = self.entry(settlement.lease.id) else {
-            return;
+    /// What goes back with a message of a key that goes back, or that stays and blocks: the later ones that the same claim holds,
+    /// unless they are settled together with it. A lease that ran out is left to the repairer.
+    fn rest_of_run(&self, settlement: &Settlement, batch: &[Settlement]) -> Vec<i64> {
+        let kept = self.has(Flaw::RunGoesOn) || settlement.is_expiry() && self.has(Flaw::ExpiryKeepsRun);
+        let Some(entry) = self
+            .entry(settlement.lease.id)
+            .filter(|_| settlement.stops_run() && !kept)
+        else {
+            return Vec::new();
         };
-        let (pos, key, token) = (entry.pos, entry.order_key(), settlement.lease.token);
-        let rest: Vec<(i64, Step)> = self
-            .messages
+        let Some(key) = entry.order_key() else {
+            return Vec::new();
+        };
+        let (pos, token) = (entry.pos, settlement.lease.token);
+        let is_ended = |later: &Entry| {
+            let mut own = batch.iter().filter(|other| other.lease.id == later.id);
+            // An expiry of what is live ends nothing, and a follow-up may be refused.
+            own.any(|other| other.lease.token == token && !other.is_expiry() && other.follow_ups.is_empty())
+        };
+        self.messages
             .values()
-            .filter(|later| key.is_some() && later.order_key() == key && later.pos > pos)
+            .filter(|later| later.pos > pos && later.order_key().as_ref() == Some(&key))
             .filter(|later| {
                 let held = later.held.as_ref();
                 held.is_some_and(|held| held.token == token && held.until > self.now)
             })
-            .filter(|later| batch.iter().all(|other| other.lease.id != later.id))
-            .filter(|later| self.free(None, &Key::Lease(later.seq)).is_ok())
-            .map(|later| (later.seq, let_go(later.standing)))
-            .collect();
-        for (seq, step) in rest {
-            self.apply(seq, step);
-            if let Some(entry) = self.messages.get_mut(&seq) {
-                entry.released_by = Some(token);
-            }
+            .filter(|later| !is_ended(later))
+            .map(|later| later.seq)
+            .collect()
+    }
+
+    /// It was not sent, so it is not counted, however often it happens.
+    fn let_go(&mut self, seq: i64, token: LeaseToken) {
+        let Some(step) = self.messages.get(&seq).map(|entry| let_go(entry.standing)) else {
+            return;
+        };
+        self.apply(seq, step);
+        if let Some(entry) = self.messages.get_mut(&seq) {
+            entry.released_by = Some(token);
         }
     }
 

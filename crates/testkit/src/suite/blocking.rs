@@ -59,6 +59,31 @@ pub async fn a_dead_head_that_blocks_releases_its_run(fx: &dyn Fixture) {
     assert_sound(fx, &run.iter().map(|lease| lease.id).collect::<Vec<_>>()).await;
 }
 
+/// Its last attempt ran out while its holder kept the rest of the run: the rest goes back uncounted, and waits with the key.
+pub async fn an_expired_head_that_blocks_releases_its_run(fx: &dyn Fixture) {
+    let ids = put_all(
+        fx,
+        vec![blocking("1").max_attempts(1), keyed("k", "2"), keyed("k", "3")],
+    )
+    .await;
+    let store = fx.store().await;
+    let run = leases(&claim(&*store, "w1", 10).await);
+    fx.advance(LEASE - SECOND).await;
+    store.renew(&run[1..], LEASE).await.unwrap();
+    fx.advance(SECOND * 2).await;
+    assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+    assert_eq!(state(fx, ids[0]).await, State::Dead);
+    for lease in &run[1..] {
+        assert!(settle(&*store, delivered(lease)).await.is_lost());
+        let found = view(fx, lease.id).await;
+        assert_eq!((found.state, found.attempts, found.epoch), (State::Pending, 0, 1));
+    }
+    assert_held(fx, "what ran out").await;
+    fx.admin().await.resolve(ids[0], "op", "seen").await.unwrap();
+    assert_next(fx, &["2", "3"]).await;
+    assert_sound(fx, &ids).await;
+}
+
 /// Whatever it died of: the last failure, a lost lease, its deliver-by.
 pub async fn every_death_of_a_holder_blocks(fx: &dyn Fixture) {
     let store = fx.store().await;

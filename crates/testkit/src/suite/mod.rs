@@ -217,6 +217,7 @@ macro_rules! __cases {
                 a_release_in_a_run_releases_the_rest
                 a_failure_releases_its_own_key_only
                 a_batch_may_settle_the_whole_run
+                a_refused_report_goes_back_with_its_run
                 a_release_of_what_was_let_go_is_settled
                 the_rest_of_a_run_is_never_counted
                 a_rejected_head_that_passes_lets_its_run_go_on
@@ -224,9 +225,16 @@ macro_rules! __cases {
                 a_stale_run_is_refused_after_the_takeover
                 a_run_half_repaired_still_holds_its_key
                 a_late_failure_releases_nothing
+                an_expiry_lets_go_of_the_rest_of_its_run
+                an_expiry_in_a_run_lets_go_of_what_is_later
+                what_ran_out_as_well_is_not_let_go
+                an_expiry_lets_go_of_what_is_wrongly_called_expired
+                an_expiry_lets_go_of_its_own_key_only
+                an_expired_head_that_passes_leaves_its_run
             }
             blocking {
                 a_dead_head_that_blocks_releases_its_run
+                an_expired_head_that_blocks_releases_its_run
                 every_death_of_a_holder_blocks
                 resolve_unblocks
                 discard_unblocks
@@ -266,6 +274,7 @@ macro_rules! __cases {
                 a_handler_that_rolls_back_late_has_lost_its_lease
                 of_two_handlers_one_settles
                 a_handler_lets_go_of_its_run_at_its_commit
+                a_run_that_a_handler_is_in_is_not_repaired
                 a_batch_goes_on_beside_a_handler
             }
             races {
@@ -278,6 +287,7 @@ macro_rules! __cases {
                 of_claim_and_cancel_one_wins
                 of_claims_of_one_key_one_wins
                 of_a_failure_and_the_next_report_one_is_first
+                of_an_expiry_and_the_next_report_one_is_first
                 an_unblocked_key_is_claimed_once
                 of_prune_and_replay_one_wins
                 of_late_commits_and_claims_one_holds_the_key

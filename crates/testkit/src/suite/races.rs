@@ -284,6 +284,37 @@ pub async fn of_a_failure_and_the_next_report_one_is_first(fx: &dyn Fixture) {
     assert_sound(fx, &all).await;
 }
 
+/// P10. The head of a run is repaired while its holder reports the next one: either the report was first, or the next one went
+/// back with the head.
+pub async fn of_an_expiry_and_the_next_report_one_is_first(fx: &dyn Fixture) {
+    let (holder, repairer, admin) = (fx.store().await, fx.store().await, fx.admin().await);
+    let mut all = Vec::new();
+    for round in 0..30 {
+        let ids = put_all(fx, line("k", &["1", "2", "3"])).await;
+        let run = leases(&claim(&*holder, "w1", 10).await);
+        fx.advance(LEASE - SECOND).await;
+        holder.renew(&run[1..], LEASE).await.unwrap();
+        fx.advance(SECOND).await;
+        let (store, other, reports) = (repairer.clone(), holder.clone(), delivered(&run[1]));
+        let repair = tokio::spawn(async move { posthouse_core::repair(&*store, 10).await.unwrap() });
+        let report = tokio::spawn(async move { settle(&*other, reports).await });
+        let repaired = repair.await.unwrap();
+        let reported = report.await.unwrap().is_settled();
+        // The repairer leaves a run of which somebody has a message in hand, for the next repair.
+        let late = posthouse_core::repair(&*repairer, 10).await.unwrap();
+        assert_eq!(repaired + late, 1, "round {round}");
+        let expected = if reported { State::Done } else { State::Pending };
+        assert_eq!(told(&*admin, ids[1]).await.0, Some(expected), "round {round}");
+        let let_go = (Some(State::Pending), vec![]);
+        assert_eq!(told(&*admin, ids[2]).await, let_go, "round {round}");
+        let again = claim(&*holder, "w1", 10).await;
+        assert_eq!(again.len(), if reported { 2 } else { 3 });
+        deliver(&*holder, &again).await;
+        all.extend(ids);
+    }
+    assert_sound(fx, &all).await;
+}
+
 /// A blocked key is opened while four relays look at it: one gets it.
 pub async fn an_unblocked_key_is_claimed_once(fx: &dyn Fixture) {
     let (stores, operator) = (handles(fx, 4).await, fx.admin().await);

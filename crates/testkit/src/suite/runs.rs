@@ -54,6 +54,21 @@ async fn assert_let_go(fx: &dyn Fixture, held: &[Lease]) {
     }
 }
 
+/// The leases of `run` at these places are renewed; all others of it run out.
+async fn renew_only(fx: &dyn Fixture, run: &[Lease], places: &[usize]) {
+    let renewed: Vec<_> = places.iter().map(|at| run[*at].clone()).collect();
+    fx.advance(LEASE - SECOND).await;
+    let answers = fx.store().await.renew(&renewed, LEASE).await.unwrap();
+    assert!(answers.iter().all(|answer| *answer == Renewal::Renewed), "{answers:?}");
+    fx.advance(SECOND * 2).await;
+}
+
+/// How the leases of a message ended.
+async fn outcomes(fx: &dyn Fixture, lease: &Lease) -> Vec<AttemptOutcome> {
+    let attempts = fx.admin().await.attempts(lease.id).await.unwrap();
+    attempts.iter().map(|attempt| attempt.outcome).collect()
+}
+
 /// Consecutive messages under one token, in order; the rest waits for the end of the run.
 pub async fn a_run_is_cut_by_the_batch(fx: &dyn Fixture) {
     put_all(fx, line("k", &["1", "2", "3", "4", "5"])).await;
@@ -196,6 +211,18 @@ pub async fn a_batch_may_settle_the_whole_run(fx: &dyn Fixture) {
     assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["2", "3", "4"]);
 }
 
+/// A report whose follow-up is refused ends nothing: its lease goes back with the run.
+pub async fn a_refused_report_goes_back_with_its_run(fx: &dyn Fixture) {
+    put(fx, message("taken").dedupe_key("d").delay(DAY)).await;
+    let run = leases(&run_of(fx, &["1", "2"]).await);
+    let store = fx.store().await;
+    let refused = delivered(&run[1]).follow_ups(vec![message("other").dedupe_key("d")]);
+    let verdicts = store.settle(&[failed_again(&run[0], 12), refused]).await.unwrap();
+    assert!(verdicts[0].is_settled() && !verdicts[1].is_settled(), "{verdicts:?}");
+    assert_let_go(fx, &run[1..]).await;
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2"]);
+}
+
 /// The worker that puts back what was put back for it is not told that it lost something.
 pub async fn a_release_of_what_was_let_go_is_settled(fx: &dyn Fixture) {
     let run = leases(&run_of(fx, &["1", "2"]).await);
@@ -298,4 +325,97 @@ pub async fn a_late_failure_releases_nothing(fx: &dyn Fixture) {
     assert_eq!(view(fx, run[1].id).await.attempts, 1);
     fx.advance(SECOND * 10).await;
     assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2"]);
+}
+
+/// The holder renewed all but the head. When the head goes back, the later ones must not be finished before it: they go back
+/// too, uncounted, in the same change.
+pub async fn an_expiry_lets_go_of_the_rest_of_its_run(fx: &dyn Fixture) {
+    let run = leases(&run_of(fx, &["1", "2", "3"]).await);
+    let store = fx.store().await;
+    renew_only(fx, &run, &[1, 2]).await;
+    assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+    assert_eq!(outcomes(fx, &run[0]).await, [AttemptOutcome::LeaseExpired]);
+    assert_let_go(fx, &run[1..]).await;
+    assert_gone(fx, &run[1..]).await;
+    let again = claim(&*store, "w2", 10).await;
+    assert_eq!(bodies(&again), ["1", "2", "3"]);
+    let told: Vec<_> = again.iter().map(|c| (c.delivery.attempt, c.delivery.epoch)).collect();
+    assert_eq!(told, [(2, 2), (1, 2), (1, 2)]);
+    deliver(&*store, &again).await;
+    assert_sound(fx, &run.iter().map(|lease| lease.id).collect::<Vec<_>>()).await;
+}
+
+/// What came before it is still being sent; what comes after it goes back.
+pub async fn an_expiry_in_a_run_lets_go_of_what_is_later(fx: &dyn Fixture) {
+    let run = leases(&run_of(fx, &["1", "2", "3", "4"]).await);
+    let store = fx.store().await;
+    renew_only(fx, &run, &[0, 2, 3]).await;
+    assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+    assert_let_go(fx, &run[2..]).await;
+    assert_gone(fx, &run[2..]).await;
+    assert!(claim(&*store, "w2", 10).await.is_empty(), "the first is still leased");
+    settle_all(&*store, &[delivered(&run[0])]).await;
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["2", "3", "4"]);
+    assert_sound(fx, &run.iter().map(|lease| lease.id).collect::<Vec<_>>()).await;
+}
+
+/// A lease that ran out is a lost attempt of its own, also when the one before it was repaired first; what is live behind both
+/// goes back with the first of them.
+pub async fn what_ran_out_as_well_is_not_let_go(fx: &dyn Fixture) {
+    let run = leases(&run_of(fx, &["1", "2", "3"]).await);
+    let store = fx.store().await;
+    renew_only(fx, &run, &[2]).await;
+    settle_all(&*store, &[Settlement::expired(&run[0])]).await;
+    assert_let_go(fx, &run[2..]).await;
+    assert_eq!(state(fx, run[1].id).await, State::Leased);
+    assert!(claim(&*store, "w2", 10).await.is_empty(), "it still holds the key");
+    assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+    assert_eq!(outcomes(fx, &run[1]).await, [AttemptOutcome::LeaseExpired]);
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2", "3"]);
+    assert_sound(fx, &run.iter().map(|lease| lease.id).collect::<Vec<_>>()).await;
+}
+
+/// A repairer that reports the whole run is believed for what ran out. What it is wrong about goes back, uncounted.
+pub async fn an_expiry_lets_go_of_what_is_wrongly_called_expired(fx: &dyn Fixture) {
+    let run = leases(&run_of(fx, &["1", "2"]).await);
+    let store = fx.store().await;
+    renew_only(fx, &run, &[1]).await;
+    let batch: Vec<_> = run.iter().map(Settlement::expired).collect();
+    let verdicts = store.settle(&batch).await.unwrap();
+    assert!(verdicts[0].is_settled() && verdicts[1].is_lost(), "{verdicts:?}");
+    assert_let_go(fx, &run[1..]).await;
+    assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2"]);
+}
+
+/// A run of another key under the same token stays with its holder, and so does what has no key.
+pub async fn an_expiry_lets_go_of_its_own_key_only(fx: &dyn Fixture) {
+    put_all(fx, line("k", &["1", "2"])).await;
+    put_all(fx, line("other", &["3", "4"])).await;
+    put(fx, message("5")).await;
+    let store = fx.store().await;
+    let mut held = claim(&*store, "w1", 10).await;
+    held.sort_by_key(|c| c.lease.seq);
+    assert_eq!(bodies(&held), ["1", "2", "3", "4", "5"]);
+    let held = leases(&held);
+    renew_only(fx, &held, &[1, 2, 3, 4]).await;
+    assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+    assert_let_go(fx, &held[1..2]).await;
+    settle_all(&*store, &held[2..].iter().map(delivered).collect::<Vec<_>>()).await;
+}
+
+/// Its last attempt ran out, it is dead and lets the others pass: nothing stands before them, so their holder goes on.
+pub async fn an_expired_head_that_passes_leaves_its_run(fx: &dyn Fixture) {
+    put_all(
+        fx,
+        vec![keyed("k", "1").max_attempts(1), keyed("k", "2"), keyed("k", "3")],
+    )
+    .await;
+    let store = fx.store().await;
+    let run = leases(&claim(&*store, "w1", 10).await);
+    renew_only(fx, &run, &[1, 2]).await;
+    assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+    assert_eq!(state(fx, run[0].id).await, State::Dead);
+    assert!(claim(&*store, "w2", 10).await.is_empty(), "the key is in use");
+    settle_all(&*store, &[delivered(&run[1]), delivered(&run[2])]).await;
+    assert_sound(fx, &run.iter().map(|lease| lease.id).collect::<Vec<_>>()).await;
 }

@@ -253,6 +253,45 @@ pub async fn a_handler_lets_go_of_its_run_at_its_commit(fx: &dyn Fixture) {
     assert_sound(fx, &ids).await;
 }
 
+/// The head of a run has run out while a handler's transaction settles the next of it. A repairer could put the head back only
+/// together with what the handler has in hand: it does not wait for the handler, it leaves the run until the handler is through.
+pub async fn a_run_that_a_handler_is_in_is_not_repaired(fx: &dyn Fixture) {
+    for commits in [true, false] {
+        let ids = put_all(fx, line("k", &["1", "2", "3"])).await;
+        let (store, parallel) = (fx.store().await, parallel_callers(fx).await);
+        let run = leases(&claim(&*store, "w1", 10).await);
+        assert_eq!(run.len(), 3);
+        fx.advance(LEASE - SECOND).await;
+        store.renew(&run[1..], LEASE).await.unwrap();
+        let mut handler = fx.begin().await;
+        assert!(handler.settle_in(&delivered(&run[1])).await.unwrap().is_settled());
+        if parallel {
+            fx.advance(SECOND * 2).await;
+            let repair = without_waiting("a repairer", posthouse_core::repair(&*store, 10)).await;
+            assert_eq!(repair.unwrap(), 0);
+            assert_eq!(
+                (state(fx, ids[0]).await, state(fx, ids[2]).await),
+                (State::Leased, State::Leased)
+            );
+            assert!(without_waiting("a claim", claim(&*store, "w2", 10)).await.is_empty());
+        }
+        match commits {
+            true => handler.commit().await.unwrap(),
+            false => handler.rollback().await,
+        }
+        if !parallel {
+            fx.advance(SECOND * 2).await;
+        }
+        assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+        assert_eq!(settle(&*store, delivered(&run[1])).await.is_settled(), commits);
+        let again = claim(&*store, "w2", 10).await;
+        let expected: &[&str] = if commits { &["1", "3"] } else { &["1", "2", "3"] };
+        assert_eq!(bodies(&again), expected);
+        deliver(&*store, &again).await;
+        assert_sound(fx, &ids).await;
+    }
+}
+
 /// A settlement that a handler has in hand is not overtaken by a batch of its own relay.
 pub async fn a_batch_goes_on_beside_a_handler(fx: &dyn Fixture) {
     put_all(fx, vec![message("x"); 3]).await;

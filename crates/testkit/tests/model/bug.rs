@@ -14,6 +14,8 @@ pub enum Bug {
     RepairWithoutGuard,
     /// The rest of a run is released together with the message that failed, even what had run out.
     RestFreedAfterDeadline,
+    /// A message whose lease ran out goes back alone: the later ones of its run, which were renewed, stay with their holder.
+    ExpiryKeepsTheRest,
     /// A renewal brings a lease back that had run out.
     RenewAfterDeadline,
     /// A lease is granted again one tick before it ends.

@@ -94,12 +94,12 @@ impl Ghost {
             State::Dead => config.blocks(number(lease.id)),
             _ => false,
         };
-        if goes_back && !settlement.is_expiry() {
+        if goes_back {
             self.free_the_rest(config, before, lease);
         }
     }
 
-    /// The rest of a key's run goes back with the message that failed.
+    /// The rest of a key's run goes back with the message that failed, or whose lease ran out.
     fn free_the_rest(&mut self, config: &Config, before: &Store, lease: &Lease) {
         let msg = number(lease.id);
         let Some(pos) = before.find(msg).map(|r| r.pos) else {

@@ -101,6 +101,27 @@ fn rest_of_a_run_freed_after_its_deadline() {
 }
 
 #[test]
+fn rest_of_a_run_kept_when_its_head_ran_out() {
+    let config = Config {
+        lease: 2,
+        renews: true,
+        ..key(OnDead::Pass)
+    };
+    finds(Bug::ExpiryKeepsTheRest, Promise::KeyOrder, config);
+}
+
+#[test]
+fn rest_of_a_run_kept_when_its_head_ran_out_and_blocks() {
+    let config = Config {
+        lease: 2,
+        renews: true,
+        messages: vec![Plan::keyed(1, OnDead::Block), Plan::keyed(2, OnDead::Pass)],
+        ..key(OnDead::Pass)
+    };
+    finds(Bug::ExpiryKeepsTheRest, Promise::KeyOrder, config);
+}
+
+#[test]
 fn grant_before_the_deadline() {
     finds(Bug::GrantBeforeDeadline, Promise::OneLease, free(1));
 }

@@ -1,6 +1,6 @@
 //! What holds in every state, and what a run must come across so that it does not hold for nothing.
 
-use posthouse_core::{AttemptOutcome, DeadReason, Settlement, State};
+use posthouse_core::{AttemptOutcome, DeadReason, LeaseToken, Order, Settlement, State};
 use stateright::Property;
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    config::Config,
+    config::{Config, Start},
     judge::Promise,
     record::Record,
     world::{Answer, Outbox, Producer, World},
@@ -42,7 +42,7 @@ fn promises() -> Vec<Property<Outbox>> {
         always(Promise::Bounded, |m, w| bounded(&m.config, w)),
         always(Promise::Replay, |_, w| w.keeps(Promise::Replay)),
         always(Promise::KeyOrder, |m, w| {
-            one_claim_per_key(&m.config, w) && w.keeps(Promise::KeyOrder)
+            one_claim_per_key(&m.config, w) && nobody_holds_what_must_wait(&m.config, w) && w.keeps(Promise::KeyOrder)
         }),
         always(Promise::NoSkipping, |_, w| w.keeps(Promise::NoSkipping)),
         always(Promise::ExplainedDuplicates, |_, w| {
@@ -142,6 +142,18 @@ fn one_claim_per_key(config: &Config, world: &World) -> bool {
     })
 }
 
+/// No live lease is behind a message of its key that waits for a grant, or blocks: its holder could finish it first. What a
+/// relaxed producer committed late waits behind the lease that was there before it.
+fn nobody_holds_what_must_wait(config: &Config, world: &World) -> bool {
+    let relaxed = config.start == Start::Producers(Order::Relaxed);
+    let waits = |r: &Record| r.blocks || r.standing.state == State::Pending && (r.standing.epoch > 0 || !relaxed);
+    config.lines().all(|line| {
+        let line = world.store.line(config, line);
+        let behind = line.into_iter().skip_while(|r| !waits(r));
+        behind.into_iter().all(|r| r.lease.is_none_or(|lease| lease.left == 0))
+    })
+}
+
 /// A state that a run must come across.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sight {
@@ -158,6 +170,8 @@ pub enum Sight {
     RunOfAKey,
     KeyBlocked,
     ReleaseCounted,
+    RunLetGoByExpiry,
+    RunKeptAfterDeath,
     SentByTwo,
     /// Not a promise broken, but worth knowing: it was never sent, and its budget is gone, because the workers that held
     /// it died of something else.
@@ -181,6 +195,10 @@ impl Sight {
             Self::RunOfAKey => "two messages of a key are leased by one claim",
             Self::KeyBlocked => "a dead message blocks its key",
             Self::ReleaseCounted => "a release counts after a hundred in a row",
+            Self::RunLetGoByExpiry => "the rest of a run goes back with a message whose lease ran out",
+            Self::RunKeptAfterDeath => {
+                "the rest of a run stays with its holder when a lease runs out for the last time"
+            }
             Self::SentByTwo => "a message was sent under two leases",
             Self::DeadUnsent => "a message is exhausted and was never sent",
             Self::StampedBelowItsAttempts => "a message has more attempts than the budget of the last route",
@@ -208,6 +226,11 @@ impl Sight {
             },
             Self::KeyBlocked => |_, w| any(w, |r| r.blocks),
             Self::ReleaseCounted => |_, w| any(w, was_charged_for_releases),
+            Self::RunLetGoByExpiry => |_, w| expiries(w).any(|(_, token)| any(w, |r| r.released_by == Some(token))),
+            Self::RunKeptAfterDeath => |_, w| {
+                let live = |r: &Record, token| r.lease.is_some_and(|l| l.token == token && l.left > 0);
+                expiries(w).any(|(dead, token)| any(w, |r| r.pos > dead.pos && live(r, token)))
+            },
             Self::SentByTwo => |_, w| w.ghost.lives.iter().any(|life| life.sent.count_ones() > 1),
             Self::DeadUnsent => |_, w| {
                 let unsent = |r: &Record| w.ghost.lives[r.msg].sent == 0;
@@ -220,6 +243,14 @@ impl Sight {
 
 fn any(world: &World, is_it: impl Fn(&Record) -> bool) -> bool {
     world.store.records.iter().any(is_it)
+}
+
+/// The messages that lost a lease by its deadline, and its token.
+fn expiries(world: &World) -> impl Iterator<Item = (&Record, LeaseToken)> {
+    world.store.records.iter().flat_map(|r| {
+        let lost = r.attempts.iter().filter(|a| a.outcome == AttemptOutcome::LeaseExpired);
+        lost.map(move |a| (r, a.token))
+    })
 }
 
 fn was_taken_over(record: &Record) -> bool {

@@ -190,6 +190,43 @@ fn key_of_two() {
     holds("key of two", config);
 }
 
+/// Each lease of a run is renewed for itself, so that some of it runs out and some does not. Nobody releases by hand, so what
+/// was let go was let go by an expiry.
+fn key_renewed_in_part(name: &str, messages: Vec<Plan>, sights: Vec<Sight>) {
+    let config = Config {
+        lease: 2,
+        renews: true,
+        late_sends: true,
+        batch: messages.len(),
+        replies: vec![How::Delivered],
+        grants: 2,
+        sights,
+        ..Config::of(messages)
+    };
+    let tally = holds(name, config);
+    assert!(seen(&tally.renewals_refused) && seen(&tally.stale_settlements_refused));
+}
+
+#[test]
+fn key_renewed_in_part_goes_back() {
+    let sights = vec![Sight::AllDone, Sight::RunLetGoByExpiry, Sight::TakenOver];
+    key_renewed_in_part("key renewed in part", vec![Plan::keyed(2, OnDead::Pass); 3], sights);
+}
+
+#[test]
+fn key_renewed_in_part_is_blocked() {
+    let sights = vec![Sight::KeyBlocked, Sight::RunLetGoByExpiry];
+    let messages = vec![Plan::keyed(1, OnDead::Block); 3];
+    key_renewed_in_part("key renewed in part, blocked", messages, sights);
+}
+
+#[test]
+fn key_renewed_in_part_is_passed() {
+    let sights = vec![Sight::Exhausted, Sight::RunKeptAfterDeath];
+    let messages = vec![Plan::keyed(1, OnDead::Pass); 3];
+    key_renewed_in_part("key renewed in part, passed", messages, sights);
+}
+
 #[test]
 fn key_with_unknown_commits() {
     let config = Config {

@@ -194,14 +194,14 @@ impl Store {
         }
         let Some(record) = self.find_mut(msg) else { return };
         record.end(config, settlement, reach);
-        let goes_back = record.standing.state == State::Pending || record.blocks;
-        if config.messages[msg].key.is_some() && goes_back && !settlement.is_expiry() {
+        let kept = settlement.is_expiry() && config.has(Bug::ExpiryKeepsTheRest);
+        if config.messages[msg].key.is_some() && settlement.stops_run() && !kept {
             let pos = record.pos;
             self.free_the_rest(config, &settlement.lease, pos);
         }
     }
 
-    /// A worker that goes on with the rest of a run would pass the message that failed, so the rest goes back with it.
+    /// A worker that goes on with the rest of a run would pass the message that went back, so the rest goes back with it.
     /// A lease that ran out is not touched, even here: it is the repairer's.
     fn free_the_rest(&mut self, config: &Config, lease: &Lease, pos: u8) {
         let timeless = config.has(Bug::RestFreedAfterDeadline);
