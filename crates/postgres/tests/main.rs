@@ -3,8 +3,10 @@
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod batch;
 mod contract;
 mod controls;
+mod cost;
 mod documentation;
 mod drivers;
 mod fixture;

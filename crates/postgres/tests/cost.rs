@@ -1,0 +1,45 @@
+//! What looking something up costs, in pages that the server touches: it must not grow with what is beside it.
+
+use crate::fixture::PostgresFixture;
+
+/// A backlog of every kind, and no statistics about it: the planner thinks that the tables are nearly empty.
+async fn backlog() -> PostgresFixture {
+    let fx = PostgresFixture::new().await;
+    fx.run(
+        "SELECT posthouse.enqueue_batch((SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', 1, 'dedupe_key', 'd' || n,
+             'order_key', CASE WHEN n % 2 = 0 THEN 'k' || n % 1000 END, 'delay', CASE WHEN n % 7 = 0 THEN '1 s' END)) FROM generate_series(1, 3000) n))",
+    )
+    .await;
+    fx
+}
+
+/// The pages that a statement touches, read from its plan.
+async fn pages(fx: &PostgresFixture, sql: &str) -> u64 {
+    let plan = fx.one(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}")).await;
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let top = &plan[0]["Plan"];
+    let count = |name: &str| top[name].as_u64().unwrap();
+    count("Shared Hit Blocks") + count("Shared Read Blocks")
+}
+
+#[tokio::test]
+async fn one_message_is_seen_without_walking_the_others() {
+    let fx = backlog().await;
+    for seq in [1, 2, 7, 14, 2999, 3000] {
+        let id = fx
+            .one(&format!("SELECT id FROM posthouse.message WHERE seq = {seq}"))
+            .await;
+        let touched = pages(&fx, &format!("SELECT * FROM posthouse.messages WHERE id = '{id}'")).await;
+        assert!(touched < 200, "message {seq}: {touched} pages");
+    }
+}
+
+/// The first time in a session reads the catalogue too, so the second is measured.
+#[tokio::test]
+async fn a_duplicate_is_found_without_walking_the_others() {
+    let fx = backlog().await;
+    let again = "SELECT posthouse.enqueue('t', '1', dedupe_key => 'd1501')";
+    fx.one(again).await;
+    let touched = pages(&fx, again).await;
+    assert!(touched < 200, "{touched} pages");
+}
