@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 use std::time::Duration;
 
-use crate::{Attempt, DeadReason, Digest, Error, Kind, MessageId, State, Timestamp};
+use crate::{Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp};
 
 /// Looking at messages, and moving those that the relay will not.
 #[async_trait]
@@ -41,6 +41,17 @@ pub trait Admin: Send + Sync {
 
     /// What was done by hand and what conflicted, newest first; of one message, or of all.
     async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error>;
+}
+
+/// Refuses a new deliver-by that would be over at once, or is out of sight.
+pub fn check_deliver_in(deliver_in: Option<Duration>) -> Result<(), Invalid> {
+    if deliver_in.is_some_and(|within| within.is_zero() || within > Limits::FARTHEST) {
+        return Err(Invalid::new(
+            "deliver_in",
+            "must be more than zero and at most ten years",
+        ));
+    }
+    Ok(())
 }
 
 /// Which messages to list.

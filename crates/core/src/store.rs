@@ -28,7 +28,7 @@ pub trait Store: Send + Sync {
     /// [`Settlement::expired`].
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error>;
 
-    /// Writes into the audit what a worker that lost its lease found in its place.
+    /// Writes into the audit what a worker that lost its lease found in its place; nothing if it holds it still.
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error>;
 
     /// Says that `worker` is about to sleep. It must claim once more before it does, or it may miss what came before.

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, text::error_text,
+    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, admin::check_deliver_in,
+    text::error_text,
 };
 use std::time::Duration;
 use tokio_postgres::{Row, types::Type};
@@ -65,6 +66,7 @@ impl Admin for Postgres {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
+        check_deliver_in(deliver_in)?;
         let (actor, reason) = (error_text(actor), error_text(reason));
         let within = deliver_in.map(millis);
         let args: Args<'_> = &[

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
     Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Invalid, Lease, Limits, Message, Renewal,
-    Settlement, Store, Verdict, Wake, lease::check_lease,
+    Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{sync::Mutex, time::Duration};
 use tokio_postgres::{
@@ -210,10 +210,11 @@ impl Store for Postgres {
 
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
         let sql = format!(
-            "SELECT state, worker, epoch FROM {}.record_conflict($1, $2, $3, $4)",
+            "SELECT state, worker, epoch, recorded FROM {}.record_conflict($1, $2, $3, $4)",
             self.schema
         );
         let client = self.client().await?;
+        let worker = error_text(worker);
         let epoch = i64::try_from(lease.standing.epoch).unwrap_or(i64::MAX);
         let args: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] = [
             (&lease.id.0, Type::UUID),

@@ -106,6 +106,28 @@ async fn the_sql_decision_is_the_machines_decision() {
     driver.abort();
 }
 
+/// The release that counts reads the same in the evidence, whoever released: code and all. Asked again, it is answered again.
+#[tokio::test]
+async fn a_release_that_counts_has_the_same_code_through_sql() {
+    let fx = PostgresFixture::new().await;
+    let id = fx.one("SELECT posthouse.enqueue('t', '1')").await;
+    fx.run("UPDATE posthouse.ready SET releases = 99").await;
+    let mut complete = String::new();
+    for expected in ["NULL", "released_too_often"] {
+        let token = fx
+            .one("SELECT lease_token FROM posthouse.claim_outbox_batch(1, 'w', 30)")
+            .await;
+        complete =
+            format!("SELECT posthouse.complete_outbox_attempt('{id}', '{token}', 'w', 'released', code => 'mine')");
+        assert_eq!(fx.one(&complete).await, "pending");
+        let code = fx.one("SELECT max(code) FROM posthouse.attempts").await;
+        assert_eq!(code, expected);
+    }
+    let before = fx.dump().await;
+    assert_eq!(fx.one(&complete).await, "pending");
+    assert_eq!(fx.dump().await, before);
+}
+
 type EndingOf = fn(Option<Duration>) -> Ending;
 
 fn endings() -> [(&'static str, EndingOf); 5] {

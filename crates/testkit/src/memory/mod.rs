@@ -7,7 +7,8 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, Capabilities, Claim, Claimed, Conflict, Durability, Error, Filter, Lease, Limits,
-    MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake, lease::check_lease,
+    MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake,
+    admin::check_deliver_in, lease::check_lease,
 };
 use std::{
     sync::{
@@ -270,6 +271,7 @@ impl Admin for Memory {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
+        check_deliver_in(deliver_in)?;
         self.wait_for(None, |tables| tables.replay(id, actor, reason, deliver_in))
             .await?
     }
