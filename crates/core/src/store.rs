@@ -34,8 +34,9 @@ pub trait Store: Send + Sync {
     /// Says that `worker` is about to sleep. It must claim once more before it does, or it may miss what came before.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
 
-    /// Sleeps until something may have come, at most this long. A hint: it may wake for nothing, or not at all.
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error>;
+    /// Sleeps until something may have come, at most this long; awake, `worker` is rung for no more. A hint: it may wake for
+    /// nothing, or not at all.
+    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error>;
 }
 
 /// Why a sleeper woke.

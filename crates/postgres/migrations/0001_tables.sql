@@ -201,10 +201,13 @@ CREATE TABLE posthouse.audit (
 );
 CREATE INDEX audit_message ON posthouse.audit (message_id);
 
--- Relays that wait for a ring. Unlogged: after a crash nobody sleeps.
+-- Workers that wait for a ring, by the bell they listen to: a name alone may be that of several. Unlogged: after a crash nobody
+-- sleeps.
 CREATE UNLOGGED TABLE posthouse.sleeper (
-    worker text PRIMARY KEY,
-    until  timestamptz NOT NULL
+    bell   uuid NOT NULL,
+    worker text NOT NULL,
+    until  timestamptz NOT NULL,
+    PRIMARY KEY (bell, worker)
 );
 
 -- What plain SQL producers and workers are held to. One record.

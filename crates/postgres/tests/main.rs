@@ -12,6 +12,7 @@ mod documentation;
 mod drivers;
 mod fixture;
 mod schema;
+mod wake;
 
 mod suite {
     posthouse_testkit::conformance!(crate::fixture::PostgresFixture::new);

@@ -211,7 +211,7 @@ impl Store for Sqlite {
         self.inner.watch.mark()
     }
 
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+    async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
         self.inner.watch.wait(at_most).await
     }
 }

@@ -242,7 +242,7 @@ impl Store for Memory {
         Ok(())
     }
 
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+    async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
         match tokio::time::timeout(at_most, self.bell.notified()).await {
             Ok(()) => Ok(Wake::Rung),
             Err(_) => Ok(Wake::Elapsed),
