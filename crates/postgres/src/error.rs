@@ -19,15 +19,16 @@ pub fn from_sqlstate(state: &str, message: &str, detail: Option<&str>, hint: Opt
         "P7002" => last_id(message).map_or(Error::Internal(source), Error::LeaseLost),
         "P7005" => last_id(message).map_or(Error::Internal(source), Error::NotFound),
         "P7006" => Error::Invalid(invalid(message)),
-        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first.
-        "40001" | "40P01" | "55P03" | "23505" | "P7010" => Error::Contention(source),
+        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first; the lock table is full.
+        "40001" | "40P01" | "55P03" | "23505" | "53200" | "P7010" => Error::Contention(source),
         "57014" => Error::Timeout(source),
         // The schema, a table or a function is missing, or has other arguments.
         "3F000" | "42P01" | "42883" => Error::Schema(format!(
             "the database has no usable Posthouse schema ({message}); run `posthouse migrate`"
         )),
+        "42501" => Error::Denied(message.to_owned()),
         // Shut down, cannot connect now, too many connections, read-only standby; not allowed in.
-        "42501" | "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
+        "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
         s if s.starts_with("08") || s.starts_with("28") || s.starts_with("3D") => Error::Unavailable(source),
         _ => Error::Internal(source),
     }

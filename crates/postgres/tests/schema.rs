@@ -1,10 +1,10 @@
 //! Making, checking and keeping the schema; what is said when there is none.
 
-use posthouse_core::Error;
-use posthouse_postgres::{Options, Postgres, Schema, sql};
+use posthouse_core::{Admin, Error};
+use posthouse_postgres::{Options, Postgres, Schema, from_sqlstate, sql};
 use std::collections::BTreeSet;
 
-use crate::fixture::{PostgresFixture, url};
+use crate::fixture::{PostgresFixture, url, url_as};
 
 /// Every file in `sql/` and `migrations/` is compiled in somewhere; text that nothing runs would rot.
 #[test]
@@ -137,6 +137,74 @@ async fn an_unreachable_server_is_unavailable() {
         .unwrap();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
     assert!(refused.retryable());
+}
+
+/// A role that may log in and nothing else is told what it may not do: the server is there, and trying again does not help.
+#[tokio::test]
+async fn a_role_without_rights_is_denied() {
+    let fx = PostgresFixture::new().await;
+    let role = format!("nobody_{}", uuid::Uuid::new_v4().simple());
+    fx.run(&format!("CREATE ROLE {role} LOGIN")).await;
+    let theirs = url_as(&role);
+    let options = || PostgresFixture::options(&fx.schema);
+    let denied = |what: String| {
+        let (fx, theirs) = (&fx, &theirs);
+        async move {
+            let Err(error) = Postgres::connect_with(theirs, PostgresFixture::options(&fx.schema)).await else {
+                panic!("let in, to {what}")
+            };
+            assert!(
+                matches!(&error, Error::Denied(text) if text.contains(&what)),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains(&what) && !error.retryable(), "{error}");
+            assert_eq!(error.code().as_str(), "AUTH.DENIED");
+        }
+    };
+    denied(format!("permission denied for schema {}", fx.schema)).await;
+    fx.run(&format!("GRANT USAGE ON SCHEMA {} TO {role}", fx.schema)).await;
+    denied("permission denied for table schema_version".to_owned()).await;
+    fx.run(&format!("GRANT SELECT ON posthouse.schema_version TO {role}"))
+        .await;
+    let store = Postgres::connect_with(&theirs, options()).await.unwrap();
+    let refused = store.audit(None, 1).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Denied(text) if text.contains("table audit")),
+        "{refused:?}"
+    );
+    let other = Options {
+        schema: Schema::new(&format!("{role}_s")).unwrap(),
+        ..options()
+    };
+    let refused = Postgres::open(&theirs, other).unwrap().migrate().await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Denied(text) if text.contains("permission denied for database")),
+        "{refused:?}"
+    );
+    fx.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// What an SQLSTATE means decides whether a caller tries again.
+#[test]
+fn sqlstates_have_their_meanings() {
+    let code = |state: &str| from_sqlstate(state, "x", None, None, "".into()).code().as_str();
+    for (state, expected) in [
+        ("40001", "TX.CONTENTION"),
+        ("40P01", "TX.CONTENTION"),
+        ("55P03", "TX.CONTENTION"),
+        // The lock table is full: too many keys are being claimed at once.
+        ("53200", "TX.CONTENTION"),
+        ("57014", "TX.TIMEOUT"),
+        ("42501", "AUTH.DENIED"),
+        ("57P01", "PROVIDER.UNAVAILABLE"),
+        ("28P01", "PROVIDER.UNAVAILABLE"),
+        ("3D000", "PROVIDER.UNAVAILABLE"),
+        ("42P01", "STORAGE.SCHEMA_MISMATCH"),
+        ("P7006", "SCHEMA.VALIDATION_FAILED"),
+        ("22012", "UNKNOWN.INTERNAL"),
+    ] {
+        assert_eq!(code(state), expected, "{state}");
+    }
 }
 
 #[tokio::test]
