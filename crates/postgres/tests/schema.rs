@@ -4,7 +4,7 @@ use posthouse_core::{Admin, Error};
 use posthouse_postgres::{Options, Postgres, Schema, from_sqlstate, sql};
 use std::collections::BTreeSet;
 
-use crate::fixture::{PostgresFixture, url, url_as};
+use crate::fixture::{PostgresFixture, session, url, url_as};
 
 /// Every file in `sql/` and `migrations/` is compiled in somewhere; text that nothing runs would rot.
 #[test]
@@ -127,6 +127,51 @@ fn a_schema_name_with_a_quote_is_refused() {
     for bad in ["a\"b", "a'b", "", "Posthouse", "pg_mine", "1a", "a-b", &"x".repeat(64)] {
         assert_eq!(Schema::new(bad).unwrap_err().field, "schema", "{bad}");
     }
+}
+
+/// Only the server knows its reserved words: they differ between its versions.
+#[tokio::test]
+async fn a_reserved_word_is_no_schema_name() {
+    for word in ["select", "user", "order", "table", "current_role"] {
+        let options = || Options {
+            schema: Schema::new(word).unwrap(),
+            ..Options::default()
+        };
+        let made = Postgres::open(&url(), options()).unwrap().migrate().await.map(drop);
+        let opened = Postgres::connect_with(&url(), options()).await.map(drop);
+        for refused in [made, opened] {
+            assert!(
+                matches!(&refused, Err(Error::Invalid(i)) if i.field == "schema" && i.problem.contains("reserved word")),
+                "{word}: {refused:?}"
+            );
+        }
+    }
+}
+
+/// Texts of every language must fit; found out at the first Chinese topic, it would be too late.
+#[tokio::test]
+async fn a_database_that_is_not_utf8_is_refused() {
+    let (control, driver) = session().await;
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let name = format!("enc_{}", uuid::Uuid::new_v4().simple());
+        let make =
+            format!("CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+        control.batch_execute(&make).await.unwrap();
+        let here = format!("{}/{name}", url().rsplit_once('/').unwrap().0);
+        let refused = Postgres::open(&here, Options::default()).unwrap().migrate().await;
+        let Err(Error::Schema(text)) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(
+            text.contains(encoding) && text.contains("CREATE DATABASE") && text.contains("ENCODING 'UTF8'"),
+            "{text}"
+        );
+        control
+            .batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
+            .await
+            .unwrap();
+    }
+    driver.abort();
 }
 
 #[tokio::test]
