@@ -36,7 +36,7 @@ pub trait Admin: Send + Sync {
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
     /// Removes messages that ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most
-    /// `limit` of each. A dead message that blocks its key stays.
+    /// `limit` of each. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
     /// What was done by hand and what conflicted, newest first; of one message, or of all.
@@ -191,4 +191,6 @@ pub struct Pruned {
     pub messages: u64,
     /// Dedupe keys.
     pub dedupe_keys: u64,
+    /// Whether it stopped before it had looked at everything: the next call goes on from there.
+    pub more: bool,
 }

@@ -210,6 +210,13 @@ CREATE UNLOGGED TABLE posthouse.sleeper (
     PRIMARY KEY (bell, worker)
 );
 
+-- The number from which the next round of retention goes on. A hint: at the end it starts again from the beginning. One record.
+CREATE TABLE posthouse.retention (
+    one  boolean PRIMARY KEY DEFAULT true CHECK (one),
+    next bigint NOT NULL
+);
+INSERT INTO posthouse.retention (next) VALUES (0);
+
 -- What plain SQL producers and workers are held to. One record.
 CREATE TABLE posthouse.settings (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),

@@ -174,6 +174,7 @@ macro_rules! __cases {
                 a_discarded_message_is_gone_but_audited
                 prune_removes_only_what_ended_long_ago
                 prune_removes_at_most_its_limit
+                prune_until_it_is_done_leaves_nothing_behind
                 prune_with_any_age_is_answered
                 a_dead_message_that_blocks_its_key_is_not_pruned
                 a_list_shows_what_its_filter_says

@@ -390,6 +390,43 @@ pub async fn prune_removes_at_most_its_limit(fx: &dyn Fixture) {
     assert_eq!(removed, [(2, 2), (2, 2), (1, 1), (0, 0)]);
 }
 
+/// It says whether to call it again; what is alive in between does not end it early, and it does end.
+pub async fn prune_until_it_is_done_leaves_nothing_behind(fx: &dyn Fixture) {
+    let mut alive = BTreeSet::new();
+    for n in 0..30 {
+        if n % 3 == 0 {
+            put_done(fx, message(&n.to_string())).await;
+        } else {
+            alive.insert(put(fx, message(&n.to_string()).delay(DAY * 90)).await);
+        }
+    }
+    fx.advance(DAY * 30).await;
+    let admin = fx.admin().await;
+    for round in 0..2 {
+        let (mut removed, mut calls) = (0, 0);
+        loop {
+            let pruned = admin.prune(DAY, 2).await.unwrap();
+            assert!(pruned.messages <= 2);
+            removed += pruned.messages;
+            calls += 1;
+            assert!(calls < 50, "round {round}: it does not end");
+            if !pruned.more {
+                break;
+            }
+        }
+        assert_eq!(removed, if round == 0 { 10 } else { 0 }, "round {round}");
+    }
+    let left: BTreeSet<_> = admin
+        .list(&Filter::default())
+        .await
+        .unwrap()
+        .messages
+        .iter()
+        .map(|m| m.id)
+        .collect();
+    assert_eq!(left, alive);
+}
+
 /// An age that reaches back before any time is one that nothing has.
 pub async fn prune_with_any_age_is_answered(fx: &dyn Fixture) {
     put_done(fx, message("42")).await;
