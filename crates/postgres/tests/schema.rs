@@ -1,8 +1,8 @@
 //! Making, checking and keeping the schema; what is said when there is none.
 
-use posthouse_core::{Admin, Error};
+use posthouse_core::{Admin, Claim, Error, Message, Settlement, Store};
 use posthouse_postgres::{Options, Postgres, Schema, from_sqlstate, sql};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::fixture::{PostgresFixture, session, url, url_as};
 
@@ -226,6 +226,55 @@ async fn a_role_without_rights_is_denied() {
         matches!(&refused, Error::Denied(text) if text.contains("permission denied for database")),
         "{refused:?}"
     );
+    fx.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// A relay with the rights that the page of the contract lists does all of a relay's work, and none of an operator's.
+#[tokio::test]
+async fn a_relay_needs_only_the_rights_that_are_listed() {
+    let fx = PostgresFixture::new().await;
+    let role = format!("relay_{}", uuid::Uuid::new_v4().simple());
+    let page = include_str!("../../../docs/sql.md");
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix("| a relay built with the Rust library | "))
+        .unwrap();
+    let (functions, table) = line.split_once("; and SELECT on `").unwrap();
+    let functions: Vec<_> = functions
+        .split(", ")
+        .map(|name| format!("posthouse.{}", name.trim_matches('`')))
+        .collect();
+    fx.run(&format!(
+        "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {} TO {role}; GRANT EXECUTE ON FUNCTION {} TO {role}; GRANT SELECT ON posthouse.{} TO {role}",
+        fx.schema,
+        functions.join(", "),
+        table.trim_end_matches("` |"),
+    ))
+    .await;
+    let relay = Postgres::connect_with(&url_as(&role), PostgresFixture::options(&fx.schema))
+        .await
+        .unwrap();
+    let message = || Message::bytes("t", "text/plain", "x");
+    relay.enqueue_now(vec![message(), message(), message()]).await.unwrap();
+    relay.asleep("w", Duration::from_secs(60)).await.unwrap();
+    let claimed = relay
+        .claim(&Claim::new("w", 10, Duration::from_secs(15)))
+        .await
+        .unwrap();
+    let lease = |n: usize| &claimed[n].lease;
+    relay.renew(&[lease(0).clone()], Duration::from_secs(20)).await.unwrap();
+    let batch = [
+        Settlement::delivered(lease(0), None),
+        Settlement::released(lease(1), Duration::ZERO).follow_ups(vec![message()]),
+    ];
+    assert!(relay.settle(&batch).await.unwrap().iter().all(|v| v.is_settled()));
+    let delivered = [Settlement::delivered(lease(2), None)];
+    assert!(relay.settle(&delivered).await.unwrap()[0].is_settled());
+    relay.record_conflict(lease(0), "w").await.unwrap();
+    assert_eq!(relay.expired(-1, 10).await.unwrap(), []);
+    let refused = relay.cancel(lease(1).id, "relay", "why").await;
+    assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+    drop(relay);
     fx.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
