@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 use std::time::Duration;
 
-use crate::{Attempt, DeadReason, Digest, Error, Kind, MessageId, State, Timestamp};
+use crate::{Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp};
 
 /// Looking at messages, and moving those that the relay will not.
 #[async_trait]
@@ -36,11 +36,22 @@ pub trait Admin: Send + Sync {
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
     /// Removes messages that ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most
-    /// `limit` of each. A dead message that blocks its key stays.
+    /// `limit` of each. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
     /// What was done by hand and what conflicted, newest first; of one message, or of all.
     async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error>;
+}
+
+/// Refuses a new deliver-by that would be over at once, or is out of sight.
+pub fn check_deliver_in(deliver_in: Option<Duration>) -> Result<(), Invalid> {
+    if deliver_in.is_some_and(|within| within.is_zero() || within > Limits::FARTHEST) {
+        return Err(Invalid::new(
+            "deliver_in",
+            "must be more than zero and at most ten years",
+        ));
+    }
+    Ok(())
 }
 
 /// Which messages to list.
@@ -180,4 +191,6 @@ pub struct Pruned {
     pub messages: u64,
     /// Dedupe keys.
     pub dedupe_keys: u64,
+    /// Whether it stopped before it had looked at everything: the next call goes on from there.
+    pub more: bool,
 }

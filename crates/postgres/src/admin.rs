@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, text::error_text,
+    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, admin::check_deliver_in,
+    text::error_text,
 };
 use std::time::Duration;
 use tokio_postgres::{Row, types::Type};
@@ -65,6 +66,7 @@ impl Admin for Postgres {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
+        check_deliver_in(deliver_in)?;
         let (actor, reason) = (error_text(actor), error_text(reason));
         let within = deliver_in.map(millis);
         let args: Args<'_> = &[
@@ -103,7 +105,7 @@ impl Admin for Postgres {
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys FROM posthouse.prune($1 * interval '1 millisecond', $2)";
+        let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
         let row = rows
             .first()
@@ -116,6 +118,7 @@ impl Admin for Postgres {
         Ok(Pruned {
             messages: get(0)?,
             dedupe_keys: get(1)?,
+            more: row.try_get(2).map_err(from_driver)?,
         })
     }
 
