@@ -12,6 +12,8 @@ mod documentation;
 mod drivers;
 mod fixture;
 mod schema;
+#[cfg(feature = "tls")]
+mod tls;
 mod wake;
 
 mod suite {
