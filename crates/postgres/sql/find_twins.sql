@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION posthouse.find_twins(
     p_keep boolean[], p_check_ids boolean, p_now timestamptz)
 RETURNS uuid[]
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     n int := cardinality(p_topic);
     twins uuid[] := array_fill(NULL::uuid, ARRAY[n]);
@@ -53,7 +53,8 @@ BEGIN
         SELECT coalesce(array_agg(w.id), '{}') INTO taken FROM w;
         FOR r IN
             SELECT o, d.id, d.digest, coalesce(p_keep[o], false) AS keep,
-                   dedupe_ended(d.id, d.ended_at) + lifetime <= p_now AS free
+                   -- Not asked of a key that is ours since just now: it costs more than all the rest.
+                   CASE WHEN d.id = p_id[o] AND d.id = ANY (taken) THEN false ELSE dedupe_ended(d.id, d.ended_at) + lifetime <= p_now END AS free
             FROM unnest(open_at) o CROSS JOIN LATERAL (SELECT d.* FROM dedupe d WHERE d.key_hash = hashes[o] OFFSET 0) d
             -- In the same order too: a key whose lifetime is over is taken here.
             ORDER BY hashes[o], o

@@ -83,8 +83,8 @@ const MISTAKES: [Mistake; 16] = [
     Mistake {
         name: "dedupe that forgets",
         file: "find_twins",
-        right: "dedupe_ended(d.id, d.ended_at) + lifetime <= p_now AS free",
-        wrong: "dedupe_ended(d.id, d.ended_at) IS NOT NULL AS free",
+        right: "dedupe_ended(d.id, d.ended_at) + lifetime <= p_now END AS free",
+        wrong: "dedupe_ended(d.id, d.ended_at) IS NOT NULL END AS free",
         cases: &["the_lifetime_starts_when_the_message_ends", "the_key_outlives_the_body"],
     },
     Mistake {

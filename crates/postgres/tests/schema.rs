@@ -76,6 +76,18 @@ fn no_pinned_function_joins_a_table_plainly() {
     assert!(pinned > 10, "{pinned}");
 }
 
+/// A plan that had to use what is switched off looks so dear that the server would compile it, at ten milliseconds for each call.
+#[test]
+fn no_pinned_function_is_compiled() {
+    for (file, text) in sql::FUNCTIONS {
+        for function in text.split("CREATE OR REPLACE FUNCTION ").skip(1) {
+            let name = function.split('(').next().unwrap();
+            let pinned = function.contains("enable_seqscan = off");
+            assert!(!pinned || function.contains("SET jit = off"), "{file}: {name}");
+        }
+    }
+}
+
 /// Two migrators at once: one works, the other finds it done; a third time nothing changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_migrators_do_not_meet() {
