@@ -53,3 +53,19 @@ CREATE OR REPLACE VIEW posthouse.attempts AS
     SELECT m.id AS message_id, a.epoch::bigint AS epoch, a.generation, a.attempt, a.worker, posthouse.outcome_word(a.outcome) AS outcome,
            a.code, a.error, a.receipt, a.started_at, a.finished_at, a.finished_at - a.started_at AS duration
     FROM posthouse.attempt a JOIN posthouse.message m ON m.seq = a.seq;
+
+-- What waits or is in flight, for whoever watches: reading it costs what the backlog costs, however many messages have ended. The
+-- message itself is looked up only if a query asks for one of its columns.
+CREATE OR REPLACE VIEW posthouse.backlog AS
+    SELECT m.id, m.tenant, m.namespace, m.topic, m.order_key, m.created_at, b.state, b.due_at, b.worker, b.started_at, b.lease_until, b.attempts, b.max_attempts
+    FROM (
+        SELECT r.seq, 'pending' AS state, r.due_at, NULL::text AS worker, NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, r.attempts, r.max_attempts::int FROM posthouse.ready r
+        UNION ALL
+        SELECT s.seq, 'pending', s.due_at, NULL, NULL, NULL, s.attempts, s.max_attempts FROM posthouse.sched s
+        UNION ALL
+        SELECT p.seq, 'pending', p.due_at, NULL, NULL, NULL, p.attempts, p.max_attempts FROM posthouse.parked p
+        UNION ALL
+        SELECT k.seq, 'pending', k.due_at, NULL, NULL, NULL, k.attempts, k.max_attempts FROM posthouse.keyed k WHERE k.due_at < 'infinity'
+        UNION ALL
+        SELECT l.seq, 'leased', NULL, l.worker, l.started_at, l.until, l.attempts, l.max_attempts FROM posthouse.leased l) b
+    LEFT JOIN posthouse.message m ON m.seq = b.seq;

@@ -14,7 +14,7 @@ const OLDEST_COMPATIBLE: i32 = 1;
 pub const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
-pub const FUNCTIONS: [(&str, &str); 24] = [
+pub const FUNCTIONS: [(&str, &str); 25] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
     ("lane", include_str!("../sql/lane.sql")),
@@ -42,6 +42,7 @@ pub const FUNCTIONS: [(&str, &str); 24] = [
     ("record_conflict", include_str!("../sql/record_conflict.sql")),
     ("operator", include_str!("../sql/operator.sql")),
     ("prune", include_str!("../sql/prune.sql")),
+    ("import_history", include_str!("../sql/import_history.sql")),
 ];
 
 /// What a migration did.

@@ -75,3 +75,21 @@ async fn retention_goes_on_where_it_stopped() {
     assert_eq!(removed, 50);
     assert!((10..=14).contains(&calls), "{calls} calls");
 }
+
+/// Whoever watches reads what waits and what is in flight; what has ended is not looked at.
+#[tokio::test]
+async fn watching_does_not_walk_what_has_ended() {
+    let fx = backlog().await;
+    fx.run("TRUNCATE posthouse.ready, posthouse.sched, posthouse.keyed")
+        .await;
+    fx.run("SELECT posthouse.enqueue('t', '1'); SELECT posthouse.claim_outbox_batch(1, 'w', 60); SELECT posthouse.enqueue('t', '1', order_key => 'k')")
+        .await;
+    for query in [
+        "SELECT worker, count(*) FROM posthouse.backlog WHERE state = 'leased' GROUP BY worker",
+        "SELECT count(*), min(due_at) FROM posthouse.backlog WHERE state = 'pending'",
+    ] {
+        fx.one(query).await;
+        let touched = pages(&fx, query).await;
+        assert!(touched < 20, "{query}: {touched} pages");
+    }
+}

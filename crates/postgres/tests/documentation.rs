@@ -1,5 +1,5 @@
-//! Runs `docs/sql.md`: every ```sql block through psql and every ```python block through psycopg, in order, in a database of
-//! its own, and compares what they print with what the page says.
+//! Runs the pages about PostgreSQL: every ```sql block through psql and every ```python block through psycopg, in order, in a
+//! database of its own, and compares what they print with what the page says.
 
 use posthouse_postgres::{Options, Postgres};
 use posthouse_testkit::page::{examples, masked, python, run};
@@ -8,6 +8,31 @@ use crate::fixture::{session, url};
 
 #[tokio::test]
 async fn the_examples_of_the_sql_page_print_what_it_says() {
+    let page = include_str!("../../../docs/sql.md");
+    let languages: Vec<_> = examples(page).into_iter().map(|e| e.language).collect();
+    assert!(languages.contains(&"sql".to_owned()) && languages.contains(&"python".to_owned()));
+    let database = print_what_it_says(page).await;
+    let (control, driver) = session().await;
+    let roles = ["producer", "worker", "operator"].map(|role| format!("{database}_{role}"));
+    control
+        .batch_execute(&format!("DROP ROLE {}", roles.join(", ")))
+        .await
+        .unwrap();
+    driver.abort();
+}
+
+#[tokio::test]
+async fn the_examples_of_the_page_about_watching_print_what_it_says() {
+    print_what_it_says(include_str!("../../../docs/watching.md")).await;
+}
+
+#[tokio::test]
+async fn the_examples_of_the_page_about_migrating_print_what_it_says() {
+    print_what_it_says(include_str!("../../../docs/migrating.md")).await;
+}
+
+/// Runs a page; answers the name of the database that it had.
+async fn print_what_it_says(page: &str) -> String {
     let (control, driver) = session().await;
     let database = format!("doc_{}", uuid::Uuid::new_v4().simple());
     control
@@ -21,17 +46,12 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
         .await
         .unwrap();
 
-    let examples = examples(include_str!("../../../docs/sql.md"));
-    let openings = include_str!("../../../docs/sql.md").matches("\n```").count();
+    let examples = examples(page);
+    let openings = page.matches("\n```").count();
     assert_eq!(
         openings,
         examples.len() * 4,
         "a block is not followed by what it prints"
-    );
-    let languages: Vec<_> = examples.iter().map(|e| e.language.as_str()).collect();
-    assert!(
-        languages.contains(&"sql") && languages.contains(&"python"),
-        "{languages:?}"
     );
     // One psql session for the whole page, with a line between the blocks to tell their output apart.
     let blocks: String = examples
@@ -48,7 +68,10 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
         })
         .collect();
     let psql = std::env::var("POSTHOUSE_TEST_PSQL").unwrap_or_else(|_| "psql".to_owned());
-    let printed = run("sh", &["-c", &format!("exec {psql} -X -q -d '{here}' 2>&1")], &blocks);
+    // From the top of the source, as somebody types it who has it.
+    let top = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let command = format!("cd {top} && exec {psql} -X -q -d '{here}' 2>&1");
+    let printed = run("sh", &["-c", &command], &blocks);
     let mut outputs = printed.split("====");
     for example in &examples {
         let output = match example.language.as_str() {
@@ -73,10 +96,6 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
         .batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)"))
         .await
         .unwrap();
-    let roles = ["producer", "worker", "operator"].map(|role| format!("{database}_{role}"));
-    control
-        .batch_execute(&format!("DROP ROLE {}", roles.join(", ")))
-        .await
-        .unwrap();
     driver.abort();
+    database
 }

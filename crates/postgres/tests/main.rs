@@ -11,6 +11,7 @@ mod cost;
 mod documentation;
 mod drivers;
 mod fixture;
+mod migrating;
 mod schema;
 #[cfg(feature = "tls")]
 mod tls;

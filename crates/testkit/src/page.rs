@@ -48,11 +48,16 @@ fn blocks(page: &str) -> Vec<(String, String)> {
     blocks
 }
 
-/// The lines of an output, for comparing: identities, runs of spaces, rules of dashes and empty lines do not count.
+/// The lines of an output, for comparing: identities, times of day, runs of spaces, rules of dashes and empty lines do not count.
 pub fn masked(text: &str) -> Vec<String> {
     let mask = |word: &str| {
         let id = uuid::Uuid::parse_str(word.trim_end_matches(',')).is_ok();
-        if id { "<id>".to_owned() } else { word.to_owned() }
+        let time = word.matches(':').count() == 2 && word.chars().all(|c| c.is_ascii_digit() || ":.".contains(c));
+        match (id, time) {
+            (true, _) => "<id>".to_owned(),
+            (_, true) => "<time>".to_owned(),
+            _ => word.to_owned(),
+        }
     };
     let is_rule = |line: &str| line.chars().all(|c| c == '-' || c == '+');
     let is_count = |line: &str| line.starts_with('(') && line.contains(" row");
