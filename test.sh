@@ -135,6 +135,7 @@ case $mode in
         stage "documentation" docs
         stage "documentation examples" doc_tests
         stage "tests" tests --workspace
+        stage "example: payment_dispatch" examples/payment_dispatch/run
         ;;
     *)
         echo "usage: ./test.sh [all|fast]" >&2
