@@ -120,6 +120,12 @@ tests() {
     fi
 }
 
+# Built as the tests were, so that little is built again.
+story() {
+    cargo build --workspace --bins --examples --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls
+    BUILT=yes examples/payment_dispatch/run
+}
+
 case $mode in
     fast)
         stage "tools" tools
@@ -135,7 +141,7 @@ case $mode in
         stage "documentation" docs
         stage "documentation examples" doc_tests
         stage "tests" tests --workspace
-        stage "example: payment_dispatch" examples/payment_dispatch/run
+        stage "example: payment_dispatch" story
         ;;
     *)
         echo "usage: ./test.sh [all|fast]" >&2
