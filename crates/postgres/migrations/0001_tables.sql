@@ -208,7 +208,9 @@ CREATE INDEX receipt_seq ON posthouse.receipt (seq);
 CREATE TABLE posthouse.audit (
     n          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL,
-    message_id uuid NOT NULL,
+    message_id uuid,
+    -- Or the destination that it is about.
+    destination text,
     actor      text NOT NULL,
     action     text NOT NULL,
     detail     text NOT NULL
@@ -219,6 +221,23 @@ CREATE INDEX audit_message ON posthouse.audit (message_id);
 CREATE UNLOGGED TABLE posthouse.sleeper (
     worker text PRIMARY KEY,
     until  timestamptz NOT NULL
+);
+
+-- What relays tell of themselves, and until when it holds.
+CREATE TABLE posthouse.relay (
+    name       text PRIMARY KEY,
+    started_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL,
+    until      timestamptz NOT NULL,
+    info       jsonb NOT NULL
+);
+
+-- Destinations that operators have stopped.
+CREATE TABLE posthouse.pause (
+    destination text PRIMARY KEY,
+    at          timestamptz NOT NULL,
+    actor       text NOT NULL,
+    reason      text NOT NULL
 );
 
 -- What plain SQL producers and workers are held to. One record.

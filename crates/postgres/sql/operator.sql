@@ -57,10 +57,10 @@ BEGIN
     RAISE 'message % moves too fast; try again', p_id USING ERRCODE = '40001';
 END $$;
 
-CREATE OR REPLACE FUNCTION posthouse.write_audit(p_id uuid, p_actor text, p_action text, p_detail text) RETURNS void
+CREATE OR REPLACE FUNCTION posthouse.write_audit(p_id uuid, p_actor text, p_action text, p_detail text, p_destination text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
-    INSERT INTO audit (at, message_id, actor, action, detail)
-    VALUES (clock(), p_id, clean(p_actor, 512), p_action, coalesce(clean(p_detail, 512), ''))
+    INSERT INTO audit (at, message_id, destination, actor, action, detail)
+    VALUES (clock(), p_id, p_destination, clean(p_actor, 512), p_action, coalesce(clean(p_detail, 512), ''))
 $$;
 
 -- Puts a record back into its key, in its own place.

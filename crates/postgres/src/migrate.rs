@@ -14,7 +14,7 @@ const OLDEST_COMPATIBLE: i32 = 1;
 pub const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
-pub const FUNCTIONS: [(&str, &str); 24] = [
+pub const FUNCTIONS: [(&str, &str); 27] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
     ("lane", include_str!("../sql/lane.sql")),
@@ -42,6 +42,9 @@ pub const FUNCTIONS: [(&str, &str); 24] = [
     ("record_conflict", include_str!("../sql/record_conflict.sql")),
     ("operator", include_str!("../sql/operator.sql")),
     ("prune", include_str!("../sql/prune.sql")),
+    ("find_messages", include_str!("../sql/find_messages.sql")),
+    ("counts", include_str!("../sql/counts.sql")),
+    ("presence", include_str!("../sql/presence.sql")),
 ];
 
 /// What a migration did.

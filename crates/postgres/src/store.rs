@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Invalid, Lease, Limits, Message, Renewal,
-    Settlement, Store, Verdict, Wake, lease::check_lease,
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Invalid, Lease, Limits, Message, Pause, Relay,
+    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease,
 };
 use std::{sync::Mutex, time::Duration};
 use tokio_postgres::{
@@ -225,6 +225,22 @@ impl Store for Postgres {
         rows.first()
             .map(rows::conflict)
             .unwrap_or_else(|| Err(Error::NotFound(lease.id)))
+    }
+
+    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
+        let info = serde_json::to_value(relay).map_err(|e| Error::Internal(e.into()))?;
+        let sql = self.schema.apply("SELECT * FROM posthouse.heartbeat($1, $2, $3)");
+        let args: Args<'_> = &[
+            (&relay.name, Type::TEXT),
+            (&millis(ttl), Type::INT8),
+            (&info, Type::JSONB),
+        ];
+        self.query(&sql, args).await?.iter().map(rows::pause).collect()
+    }
+
+    async fn leave(&self, relay: &str) -> Result<(), Error> {
+        let sql = self.schema.apply("SELECT posthouse.leave($1)");
+        self.query(&sql, &[(&relay, Type::TEXT)]).await.map(drop)
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
