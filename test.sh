@@ -2,7 +2,7 @@
 # The front door: everything that must hold, in one command. What CI runs is what you run.
 #
 #   ./test.sh          all of it
-#   ./test.sh fast     formatting, lints and tests of the core alone; no server
+#   ./test.sh fast     formatting and tests of the core alone; no server
 #
 # On a bare Debian with Rust and a C compiler it installs what is missing from Debian's packages (when it may), starts a
 # private PostgreSQL (own data folder, free port, loopback only), runs everything, and stops what it started, by process id.
@@ -14,29 +14,59 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 mode=${1:-all}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/posthouse-test.XXXXXX")
-times=()
+open_tmpdir
+scratch=$(mktemp -d "$TMPDIR/posthouse-test.XXXXXX")
+times=() running='' since=0
 
 stop() {
-    local status=$?
+    local status=$? at=$running
+    timed
     stop_postgres
     drop_policy
     rm -rf "$scratch"
     printf '\n%s\n' "minutes per stage:"
     printf '  %s\n' "${times[@]:-none}"
-    if [ "$status" -eq 0 ]; then echo "all passed"; else echo "FAILED (exit $status)"; fi
+    if [ "$status" -eq 0 ]; then echo "all passed"; else echo "FAILED${at:+ in: $at} (exit $status)"; fi
     exit "$status"
 }
 trap stop EXIT
 trap 'exit 130' INT TERM
 
+# The function runs as plainly as here, with nothing behind it that asks how it went: in `f || ...` bash would go on after a
+# command of f that fails. The first failure ends everything, by way of `stop`.
 stage() {
-    local name=$1 start=$SECONDS status=0
+    running=$1 since=$SECONDS
     shift
-    printf '\n== %s\n' "$name"
-    "$@" || status=$?
-    times+=("$(printf '%5.1f  %s' "$(echo "$((SECONDS - start))" | awk '{print $1 / 60}')" "$name")")
-    return "$status"
+    printf '\n== %s\n' "$running"
+    "$@"
+    timed
+}
+
+timed() {
+    [ -n "$running" ] || return 0
+    times+=("$(awk -v s="$((SECONDS - since))" -v name="$running" 'BEGIN { printf "%5.1f  %s", s / 60, name }')")
+    running=''
+}
+
+# What cannot be installed from here: each with the next step, all at once.
+tools() {
+    local missing=() needed have
+    if ! command -v cargo >/dev/null || ! command -v rustc >/dev/null; then
+        missing+=("cargo and rustc: install Rust from https://rustup.rs")
+    else
+        needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+        have=$(rustc --version | cut -d' ' -f2)
+        if [ "$(printf '%s\n' "$needed" "${have%%-*}" | sort -V | head -n 1)" != "$needed" ]; then
+            missing+=("rustc $needed or later (this one is $have): run 'rustup update'")
+        fi
+        cargo fmt --version >/dev/null 2>&1 || missing+=("rustfmt: run 'rustup component add rustfmt'")
+        [ "$mode" = fast ] || cargo clippy --version >/dev/null 2>&1 || missing+=("clippy: run 'rustup component add clippy'")
+    fi
+    command -v "${CC:-cc}" >/dev/null || missing+=("a C compiler (${CC:-cc}), to link programs and to build SQLite: run 'apt-get install gcc libc6-dev' as root")
+    [ ${#missing[@]} -gt 0 ] || { echo "all there"; return 0; }
+    printf 'missing: %s\n' "${missing[@]}" >&2
+    echo "then run ./test.sh again" >&2
+    return 1
 }
 
 # Removed also when we are interrupted: left behind, it would keep later packages from starting their services.
@@ -52,7 +82,7 @@ install_missing() {
     command -v psql >/dev/null || missing+=(postgresql-client)
     [ -x /usr/bin/python3 ] || missing+=(python3)
     /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing+=(python3-psycopg)
-    [ ${#missing[@]} -gt 0 ] || { echo "nothing is missing"; return; }
+    [ ${#missing[@]} -gt 0 ] || { echo "nothing is missing"; return 0; }
     echo "missing: ${missing[*]}"
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         echo "cannot install them here: run 'apt-get install ${missing[*]}' as root, then ./test.sh again" >&2
@@ -91,10 +121,12 @@ tests() {
 
 case $mode in
     fast)
+        stage "tools" tools
         stage "formatting" format
         stage "core" cargo test -p posthouse-core --lib --quiet
         ;;
     all)
+        stage "tools" tools
         stage "formatting" format
         stage "missing packages" install_missing
         stage "private PostgreSQL" private_postgres

@@ -2,6 +2,7 @@
 #
 #   start_postgres FOLDER fast|durable   starts one in FOLDER, and sets PG_PID, PG_BIN and PG_URL
 #   stop_postgres                        stops it, by process id
+#   open_tmpdir                          makes TMPDIR a folder that the server's own user can enter
 
 # The folder of a server's programs, newest first.
 find_postgres() {
@@ -9,6 +10,17 @@ find_postgres() {
     for dir in $(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -t/ -k5 -rn); do
         if [ -x "$dir/postgres" ] && [ -x "$dir/initdb" ]; then echo "$dir"; return; fi
     done
+}
+
+# Root's own folder for temporary files may be closed to everybody else (0700); the server, which does not run as root, could not
+# reach its data there. Asked as nobody, because PostgreSQL's user may not exist yet.
+open_tmpdir() {
+    export TMPDIR=${TMPDIR:-/tmp}
+    [ "$(id -u)" -eq 0 ] || return 0
+    if ! setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$TMPDIR"; then
+        echo "TMPDIR=$TMPDIR cannot be entered by PostgreSQL's own user: using /tmp instead"
+        TMPDIR=/tmp
+    fi
 }
 
 free_port() {

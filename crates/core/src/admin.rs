@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 use crate::{
-    Attempt, DeadReason, Digest, Error, Kind, MessageId, State, Timestamp,
+    Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp,
     explain::{Cause, Facts, explain},
     presence::{DestinationView, Pause, RelayView, destinations},
 };
@@ -53,7 +53,7 @@ pub trait Admin: Send + Sync {
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
     /// Removes messages that ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most
-    /// `limit` of each. A dead message that blocks its key stays.
+    /// `limit` of each. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
     /// What was done by hand and what conflicted, newest first.
@@ -75,6 +75,17 @@ pub trait Admin: Send + Sync {
 
     /// Lets them go on. Answers whether it was paused.
     async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error>;
+}
+
+/// Refuses a new deliver-by that would be over at once, or is out of sight.
+pub fn check_deliver_in(deliver_in: Option<Duration>) -> Result<(), Invalid> {
+    if deliver_in.is_some_and(|within| within.is_zero() || within > Limits::FARTHEST) {
+        return Err(Invalid::new(
+            "deliver_in",
+            "must be more than zero and at most ten years",
+        ));
+    }
+    Ok(())
 }
 
 /// Which messages to list.
@@ -314,4 +325,6 @@ pub struct Pruned {
     pub messages: u64,
     /// Dedupe keys.
     pub dedupe_keys: u64,
+    /// Whether it stopped before it had looked at everything: the next call goes on from there.
+    pub more: bool,
 }

@@ -69,6 +69,9 @@ pub enum Error {
     /// The store cannot be reached.
     #[error("the store cannot be reached: {0}")]
     Unavailable(#[source] BoxError),
+    /// The store was reached, and refuses: who asks has not the right to. The text says what was denied.
+    #[error("the store does not allow it: {0}")]
+    Denied(String),
     /// The store was reached, but its schema is missing, too old or too new. The text says what to do.
     #[error("{0}")]
     Schema(String),
@@ -96,13 +99,15 @@ pub enum Code {
     Timeout,
     /// `PROVIDER.UNAVAILABLE`
     Unavailable,
+    /// `AUTH.DENIED`
+    Denied,
     /// `UNKNOWN.INTERNAL`
     Internal,
 }
 
 impl Code {
     /// Every code, for documentation and tests.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ValidationFailed,
         Self::Conflict,
         Self::NotFound,
@@ -111,6 +116,7 @@ impl Code {
         Self::Contention,
         Self::Timeout,
         Self::Unavailable,
+        Self::Denied,
         Self::Internal,
     ];
 
@@ -125,6 +131,7 @@ impl Code {
             Self::Contention => "TX.CONTENTION",
             Self::Timeout => "TX.TIMEOUT",
             Self::Unavailable => "PROVIDER.UNAVAILABLE",
+            Self::Denied => "AUTH.DENIED",
             Self::Internal => "UNKNOWN.INTERNAL",
         }
     }
@@ -152,6 +159,7 @@ impl Error {
             Self::Contention(_) => Code::Contention,
             Self::Timeout(_) => Code::Timeout,
             Self::Unavailable(_) => Code::Unavailable,
+            Self::Denied(_) => Code::Denied,
             Self::Schema(_) => Code::SchemaMismatch,
             Self::Internal(_) => Code::Internal,
         }

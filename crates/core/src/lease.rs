@@ -140,6 +140,8 @@ pub struct Conflict {
     pub worker: Option<String>,
     /// Its epoch now.
     pub epoch: u64,
+    /// Whether it went into the audit. Not if the lease holds the message still: then there is no conflict.
+    pub recorded: bool,
 }
 
 #[cfg(test)]

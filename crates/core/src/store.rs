@@ -28,7 +28,7 @@ pub trait Store: Send + Sync {
     /// [`Settlement::expired`].
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error>;
 
-    /// Writes into the audit what a worker that lost its lease found in its place.
+    /// Writes into the audit what a worker that lost its lease found in its place; nothing if it holds it still.
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error>;
 
     /// Tells of a relay, for as long as `ttl`; answers the destinations that operators have paused.
@@ -40,8 +40,9 @@ pub trait Store: Send + Sync {
     /// Says that `worker` is about to sleep. It must claim once more before it does, or it may miss what came before.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
 
-    /// Sleeps until something may have come, at most this long. A hint: it may wake for nothing, or not at all.
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error>;
+    /// Sleeps until something may have come, at most this long; awake, `worker` is rung for no more. A hint: it may wake for
+    /// nothing, or not at all.
+    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error>;
 }
 
 /// Why a sleeper woke.

@@ -217,10 +217,13 @@ CREATE TABLE posthouse.audit (
 );
 CREATE INDEX audit_message ON posthouse.audit (message_id);
 
--- Relays that wait for a ring. Unlogged: after a crash nobody sleeps.
+-- Workers that wait for a ring, by the bell they listen to: a name alone may be that of several. Unlogged: after a crash nobody
+-- sleeps.
 CREATE UNLOGGED TABLE posthouse.sleeper (
-    worker text PRIMARY KEY,
-    until  timestamptz NOT NULL
+    bell   uuid NOT NULL,
+    worker text NOT NULL,
+    until  timestamptz NOT NULL,
+    PRIMARY KEY (bell, worker)
 );
 
 -- What relays tell of themselves, and until when it holds.
@@ -239,6 +242,13 @@ CREATE TABLE posthouse.pause (
     actor       text NOT NULL,
     reason      text NOT NULL
 );
+
+-- The number from which the next round of retention goes on. A hint: at the end it starts again from the beginning. One record.
+CREATE TABLE posthouse.retention (
+    one  boolean PRIMARY KEY DEFAULT true CHECK (one),
+    next bigint NOT NULL
+);
+INSERT INTO posthouse.retention (next) VALUES (0);
 
 -- What plain SQL producers and workers are held to. One record.
 CREATE TABLE posthouse.settings (

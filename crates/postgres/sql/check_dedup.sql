@@ -1,9 +1,14 @@
 -- The receipt of an earlier delivery of the same content, if its worker asked to keep it: what may be reused instead of
 -- sending again.
 CREATE OR REPLACE FUNCTION posthouse.check_dedup(tenant text, namespace text, topic text, digest bytea) RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
-    SELECT r.receipt FROM receipt r WHERE r.content = content_hash(check_dedup.tenant, check_dedup.namespace, check_dedup.topic, check_dedup.digest)
-$$;
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    IF tenant IS NULL OR namespace IS NULL OR topic IS NULL OR digest IS NULL THEN
+        RAISE '%: must not be NULL', CASE WHEN tenant IS NULL THEN 'tenant' WHEN namespace IS NULL THEN 'namespace' WHEN topic IS NULL THEN 'topic' ELSE 'digest' END
+            USING ERRCODE = 'P7006';
+    END IF;
+    RETURN (SELECT r.receipt FROM receipt r WHERE r.content = content_hash(tenant, namespace, topic, digest));
+END $$;
 
 CREATE OR REPLACE FUNCTION posthouse.content_hash(tenant text, namespace text, topic text, digest bytea) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$

@@ -16,12 +16,12 @@ BEGIN
         WHEN 'lease_expired' THEN evidence := 6; next := 2;
         WHEN 'released' THEN
             evidence := CASE WHEN releases >= 100 THEN 4 ELSE 0 END; next := 2;
-            delay_ms := coalesce(extract(epoch FROM retry_after) * 1000, 0);
+            delay_ms := greatest(0, least(coalesce(extract(epoch FROM retry_after), 0), extract(epoch FROM interval '3660 days'))) * 1000;
         WHEN 'retry' THEN
             evidence := 4; next := 2;
             SELECT * INTO s FROM settings;
             own_ms := least(extract(epoch FROM s.backoff_base) * power(s.backoff_factor, least(attempts - 1, 1000)), extract(epoch FROM s.backoff_cap))
-                      * (1 + (2 * roll - 1) * s.backoff_jitter) * 1000;
+                      * (1 + (2 * least(greatest(roll, 0), 1) - 1) * s.backoff_jitter) * 1000;
             own_ms := greatest(floor(own_ms + 0.5), extract(epoch FROM s.backoff_floor) * 1000, 0);
             delay_ms := own_ms;
             IF retry_after IS NOT NULL THEN
@@ -47,6 +47,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN octet_length(left(p_text, 1024)) > 1024 THEN posthouse.clean(p_text, 256) ELSE posthouse.clean(p_text, 1024) END
 $$;
 
+-- What whoever speaks of a lease must say. The worker's name is a label, but the evidence should have one.
+CREATE OR REPLACE FUNCTION posthouse.check_lease(p_id uuid, p_token uuid, p_worker text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_id IS NULL OR p_token IS NULL OR p_worker IS NULL THEN
+        RAISE '%: must not be NULL', CASE WHEN p_id IS NULL THEN 'id' WHEN p_token IS NULL THEN 'lease_token' ELSE 'worker_id' END USING ERRCODE = 'P7006';
+    END IF;
+END $$;
+
 -- Finishes one attempt. Answers the new state; raises P7002 when the lease is lost. The worker's name is a label: the token
 -- is what is checked.
 CREATE OR REPLACE FUNCTION posthouse.complete_outbox_attempt(
@@ -61,7 +70,9 @@ DECLARE
     d record;
     answer text;
 BEGIN
-    IF complete_outbox_attempt.outcome = 'lease_expired' THEN
+    PERFORM check_lease(complete_outbox_attempt.id, lease_token, worker_id);
+    -- A mistake in the call is told first: it must not read as a lost lease.
+    IF complete_outbox_attempt.outcome IS NULL OR complete_outbox_attempt.outcome NOT IN ('delivered', 'duplicate', 'retry', 'rejected', 'released') THEN
         RAISE 'outcome: must be delivered, duplicate, retry, rejected or released' USING ERRCODE = 'P7006';
     END IF;
     SELECT l.* INTO own FROM message m JOIN leased l ON l.seq = m.seq
@@ -72,7 +83,8 @@ BEGIN
     SELECT * INTO d FROM decide(complete_outbox_attempt.outcome, own.attempts, own.max_attempts, own.releases, retry_after, coalesce(roll, random()));
     BEGIN
         SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
-                       ARRAY[own.max_attempts::bigint], ARRAY[clean(complete_outbox_attempt.code, 64)], ARRAY[clean(complete_outbox_attempt.error, 512)],
+                       ARRAY[own.max_attempts::bigint],
+                       ARRAY[CASE WHEN complete_outbox_attempt.outcome = 'released' THEN 'released_too_often' ELSE clean(complete_outbox_attempt.code, 64) END], ARRAY[clean(complete_outbox_attempt.error, 512)],
                        ARRAY[clean_receipt(complete_outbox_attempt.receipt)]))[1] INTO answer;
     EXCEPTION WHEN SQLSTATE 'P7010' THEN
         -- The deadline passed in this very moment. The message is locked, so there is nothing to judge again.
@@ -92,7 +104,9 @@ END $$;
 CREATE OR REPLACE FUNCTION posthouse.repeated_completion(p_id uuid, p_token uuid, p_outcome text) RETURNS text
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 BEGIN
-    IF EXISTS (SELECT FROM message m JOIN attempt a ON a.seq = m.seq WHERE m.id = p_id AND a.token = p_token AND outcome_word(a.outcome) = p_outcome)
+    -- A release that counted is on record as a retry, with a code of its own.
+    IF EXISTS (SELECT FROM message m JOIN attempt a ON a.seq = m.seq WHERE m.id = p_id AND a.token = p_token
+               AND p_outcome = CASE a.code WHEN 'released_too_often' THEN 'released' ELSE outcome_word(a.outcome) END)
        OR p_outcome = 'released' AND EXISTS (SELECT FROM message m JOIN live v ON v.seq = m.seq WHERE m.id = p_id AND v.released = p_token) THEN
         RETURN (SELECT v.state FROM messages v WHERE v.id = p_id);
     END IF;

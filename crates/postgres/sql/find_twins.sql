@@ -55,6 +55,8 @@ BEGIN
             SELECT o, d.id, d.digest, coalesce(p_keep[o], false) AS keep,
                    dedupe_ended(d.id, d.ended_at) + lifetime <= p_now AS free
             FROM unnest(open_at) o CROSS JOIN LATERAL (SELECT d.* FROM dedupe d WHERE d.key_hash = hashes[o] OFFSET 0) d
+            -- In the same order too: a key whose lifetime is over is taken here.
+            ORDER BY hashes[o], o
         LOOP
             IF r.id = p_id[r.o] AND p_id[r.o] = ANY (taken) THEN
                 hashes[r.o] := NULL;

@@ -1,8 +1,10 @@
--- The live record of each message, wherever it is. A message without one is done.
+-- The live record of each message, wherever it is. A message without one is done. Made for looking up by number: `ready` and
+-- `keyed` are not indexed by it, so they are asked for the place of the message, from inside (OFFSET 0), or a plan could walk them whole.
 CREATE OR REPLACE VIEW posthouse.live AS
-    SELECT r.seq, 'pending' AS state, 'ready' AS place, r.ctid AS c, r.due_at, r.deliver_by, r.released, r.epoch, r.attempts, r.generation, r.max_attempts,
+    SELECT m.seq, 'pending' AS state, 'ready' AS place, r.c, r.due_at, r.deliver_by, r.released, r.epoch, r.attempts, r.generation, r.max_attempts,
            NULL::text AS worker, NULL::timestamptz AS until, NULL::timestamptz AS started_at, NULL::smallint AS reason, NULL::timestamptz AS at, NULL::text AS note, false AS blocking
-    FROM posthouse.message m JOIN posthouse.ready r ON r.lane = posthouse.lane(m.namespace, m.tenant) AND r.pos = m.seq AND r.pos = r.seq
+    FROM posthouse.message m CROSS JOIN LATERAL (
+        SELECT r.*, r.ctid AS c FROM posthouse.ready r WHERE r.lane = posthouse.lane(m.namespace, m.tenant) AND r.pos = m.seq AND r.pos = r.seq OFFSET 0) r
     UNION ALL
     SELECT r.seq, 'pending', 'ready', r.ctid, r.due_at, r.deliver_by, r.released, r.epoch, r.attempts, r.generation, r.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
     FROM posthouse.ready r WHERE r.pos <> r.seq
@@ -13,10 +15,12 @@ CREATE OR REPLACE VIEW posthouse.live AS
     SELECT p.seq, 'pending', 'parked', p.ctid, p.due_at, p.deliver_by, p.released, p.epoch, p.attempts, p.generation, p.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
     FROM posthouse.parked p
     UNION ALL
-    SELECT k.seq, 'pending', 'keyed', k.ctid, k.due_at, k.deliver_by, k.released, k.epoch, k.attempts, k.generation, k.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
-    FROM posthouse.message m JOIN posthouse.keyed k
-      ON k.lane = posthouse.lane(m.namespace, m.tenant) AND k.key_hash = posthouse.key_hash(m.namespace, m.tenant, m.order_key) AND k.key = m.order_key AND k.pos = m.seq AND k.pos = k.seq
-    WHERE k.due_at < 'infinity'
+    SELECT m.seq, 'pending', 'keyed', k.c, k.due_at, k.deliver_by, k.released, k.epoch, k.attempts, k.generation, k.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
+    FROM posthouse.message m CROSS JOIN LATERAL (
+        SELECT k.*, k.ctid AS c FROM posthouse.keyed k
+        WHERE k.lane = posthouse.lane(m.namespace, m.tenant) AND k.key_hash = posthouse.key_hash(m.namespace, m.tenant, m.order_key) AND k.key = m.order_key AND k.pos = m.seq AND k.pos = k.seq
+          AND k.due_at < 'infinity' OFFSET 0) k
+    WHERE m.order_key IS NOT NULL
     UNION ALL
     SELECT k.seq, 'pending', 'keyed', k.ctid, k.due_at, k.deliver_by, k.released, k.epoch, k.attempts, k.generation, k.max_attempts, NULL, NULL, NULL, NULL, NULL, NULL, false
     FROM posthouse.keyed k WHERE k.pos <> k.seq AND k.due_at < 'infinity'
@@ -40,7 +44,7 @@ CREATE OR REPLACE VIEW posthouse.messages AS
            coalesce(v.max_attempts, r.max_attempts, a.max_attempts, 0)::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
            m.content_type, octet_length(m.payload)::bigint AS bytes, posthouse.kind_word(m.kind) AS kind, m.parent, v.note
     FROM posthouse.message m
-    LEFT JOIN LATERAL (SELECT l.* FROM posthouse.live l WHERE l.seq = m.seq) v ON true
+    LEFT JOIN LATERAL (SELECT l.* FROM posthouse.live l WHERE l.seq = m.seq OFFSET 0) v ON true
     LEFT JOIN LATERAL (SELECT x.* FROM posthouse.attempt x WHERE x.seq = m.seq ORDER BY x.epoch DESC LIMIT 1) a ON true
     LEFT JOIN posthouse.resolved r ON r.seq = m.seq
     LEFT JOIN LATERAL (SELECT max(x.at) AS at FROM posthouse.audit x WHERE x.message_id = m.id AND x.action <> 'outbox_flush_conflict') o ON true;

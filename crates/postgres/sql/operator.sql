@@ -12,7 +12,9 @@ LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
     v record;
 BEGIN
-    IF coalesce(p_actor, '') = '' THEN
+    IF p_id IS NULL THEN
+        RAISE 'id: must not be NULL' USING ERRCODE = 'P7006';
+    ELSIF coalesce(p_actor, '') = '' THEN
         RAISE 'actor: is empty' USING ERRCODE = 'P7006';
     END IF;
     -- Ends: a message that moves twenty times while we look is being worked on; the caller may ask again.
@@ -81,8 +83,8 @@ DECLARE
     t timestamptz;
     deadline timestamptz;
 BEGIN
-    IF deliver_in <= interval '0' THEN
-        RAISE 'deliver_in: must be more than zero' USING ERRCODE = 'P7006';
+    IF deliver_in <= interval '0' OR deliver_in > interval '3660 days' THEN
+        RAISE 'deliver_in: must be more than zero and at most ten years' USING ERRCODE = 'P7006';
     END IF;
     SELECT q.* INTO m FROM message q WHERE q.id = replay.id;
     PERFORM take_turns(ARRAY[m.namespace], ARRAY[m.tenant], ARRAY[m.order_key], NULL);

@@ -1,22 +1,56 @@
--- Retention: removes messages that ended longer than p_older ago, with their evidence, and dedupe keys whose lifetime is
--- over; at most p_most of each. What lives, is held or blocks its key stays. A dedupe key keeps the time its message ended.
-CREATE OR REPLACE FUNCTION posthouse.prune(p_older interval, p_most int, OUT messages bigint, OUT dedupe_keys bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+-- Retention: removes messages that ended longer than older_than ago, with their evidence, and dedupe keys whose lifetime is
+-- over; at most max_rows of each. What lives, is held or blocks its key stays. A dedupe key keeps the time its message ended.
+--
+-- It walks by number, from where the last call stopped, to the first message that is too young; there the next walk starts again
+-- from the beginning. Many old messages that must stay would make each walk long, so it stops after looking at a bounded number,
+-- and says that there is more.
+CREATE OR REPLACE FUNCTION posthouse.prune(older_than interval, max_rows int, OUT messages bigint, OUT dedupe_keys bigint, OUT more boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     t CONSTANT timestamptz := clock();
-    seqs bigint[];
+    looks CONSTANT bigint := 100 + 10 * max_rows::bigint;
+    cutoff timestamptz;
+    looked bigint := 0;
+    place bigint := 0;
+    m record;
+    seqs bigint[] := '{}';
 BEGIN
-    seqs := ARRAY(
-        SELECT m.seq FROM message m JOIN messages v ON v.seq = m.seq LEFT JOIN dead d ON d.seq = m.seq
-        WHERE m.created_at <= t - p_older AND v.state IN ('done', 'dead') AND v.finished_at <= t - p_older AND NOT coalesce(d.blocking, false)
-        ORDER BY m.seq LIMIT p_most FOR UPDATE OF m SKIP LOCKED);
-    -- An operator may be replaying one: lock what is dead, then look again.
+    IF older_than IS NULL OR older_than NOT BETWEEN interval '0' AND interval '1000 years' THEN
+        RAISE 'older_than: must be between zero and 1000 years' USING ERRCODE = 'P7006';
+    ELSIF max_rows IS NULL OR max_rows < 0 THEN
+        RAISE 'max_rows: must be zero or more' USING ERRCODE = 'P7006';
+    END IF;
+    cutoff := t - older_than;
+    more := false;
+    FOR m IN
+        SELECT m.seq, m.created_at > cutoff AS young,
+               v.state IN ('done', 'dead') AND v.finished_at <= cutoff AND NOT coalesce(d.blocking, false) AS over
+        FROM (SELECT m.seq, m.created_at FROM message m WHERE m.seq >= (SELECT r.next FROM retention r) ORDER BY m.seq LIMIT looks) m
+        CROSS JOIN LATERAL (SELECT v.state, v.finished_at FROM messages v WHERE v.seq = m.seq OFFSET 0) v
+        LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = m.seq OFFSET 0) d ON true
+        ORDER BY m.seq
+    LOOP
+        EXIT WHEN m.young;
+        looked := looked + 1;
+        more := looked = looks OR cardinality(seqs) = max_rows;
+        place := m.seq;
+        EXIT WHEN cardinality(seqs) = max_rows;
+        IF m.over THEN seqs := seqs || m.seq; END IF;
+        place := m.seq + 1;
+    END LOOP;
+    -- Another pruner may have them, an operator may be replaying one: lock, then look again.
+    seqs := ARRAY(SELECT m.seq FROM message m WHERE m.seq = ANY (seqs) ORDER BY m.seq FOR UPDATE SKIP LOCKED);
     PERFORM FROM dead d WHERE d.seq = ANY (seqs) ORDER BY d.seq FOR UPDATE;
     seqs := ARRAY(
-        SELECT v.seq FROM messages v LEFT JOIN dead d ON d.seq = v.seq
-        WHERE v.seq = ANY (seqs) AND v.state IN ('done', 'dead') AND NOT coalesce(d.blocking, false));
-    UPDATE dedupe d SET ended_at = v.finished_at FROM messages v WHERE v.seq = ANY (seqs) AND v.dedupe_key IS NOT NULL AND d.id = v.id;
+        SELECT s FROM unnest(seqs) s
+        CROSS JOIN LATERAL (SELECT v.state FROM messages v WHERE v.seq = s OFFSET 0) v
+        LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = s OFFSET 0) d ON true
+        WHERE v.state IN ('done', 'dead') AND NOT coalesce(d.blocking, false));
+    UPDATE dedupe d SET ended_at = v.finished_at
+    FROM unnest(seqs) s CROSS JOIN LATERAL (SELECT v.id, v.finished_at FROM messages v WHERE v.seq = s AND v.dedupe_key IS NOT NULL OFFSET 0) v
+    WHERE d.id = ANY (ARRAY[v.id]);
     DELETE FROM dead d WHERE d.seq = ANY (seqs);
     DELETE FROM receipt r WHERE r.seq = ANY (seqs);
     DELETE FROM resolved r WHERE r.seq = ANY (seqs);
@@ -24,7 +58,9 @@ BEGIN
     DELETE FROM message m WHERE m.seq = ANY (seqs);
     GET DIAGNOSTICS prune.messages = ROW_COUNT;
     DELETE FROM dedupe d WHERE d.ctid = ANY (ARRAY(
-        SELECT q.ctid FROM dedupe q, settings s WHERE q.ended_at + s.dedupe_lifetime <= t LIMIT p_most FOR UPDATE OF q SKIP LOCKED));
+        SELECT q.ctid FROM dedupe q WHERE q.ended_at <= t - (SELECT s.dedupe_lifetime FROM settings s) ORDER BY q.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     GET DIAGNOSTICS prune.dedupe_keys = ROW_COUNT;
+    more := more OR prune.dedupe_keys = max_rows;
+    -- Last, so that two pruners wait for each other as briefly as can be.
+    UPDATE retention SET next = CASE WHEN more THEN place ELSE 0 END;
 END $$;
-

@@ -31,6 +31,7 @@ DECLARE
     own bigint;
     answer text;
 BEGIN
+    PERFORM check_lease(renew_lease.id, lease_token, worker_id);
     IF lease_seconds IS NULL OR NOT (lease_seconds >= 0.001 AND lease_seconds <= 86400) THEN
         RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
     END IF;

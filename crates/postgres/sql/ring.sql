@@ -8,9 +8,20 @@ BEGIN
     END IF;
 END $$;
 
--- A relay says that it is about to sleep; it claims once more before it does.
-CREATE OR REPLACE FUNCTION posthouse.fall_asleep(p_worker text, p_ms bigint) RETURNS void
+-- A worker says that it is about to sleep; it claims once more before it does. Marks that ran out are those of relays that died
+-- asleep: they are cleared away on the way.
+CREATE OR REPLACE FUNCTION posthouse.fall_asleep(p_bell uuid, p_worker text, p_ms bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    t CONSTANT timestamptz := clock();
+BEGIN
+    DELETE FROM sleeper s WHERE s.ctid = ANY (ARRAY(SELECT x.ctid FROM sleeper x WHERE x.until <= t LIMIT 100 FOR UPDATE SKIP LOCKED));
+    INSERT INTO sleeper (bell, worker, until) VALUES (p_bell, p_worker, t + p_ms * interval '1 millisecond')
+    ON CONFLICT (bell, worker) DO UPDATE SET until = excluded.until;
+END $$;
+
+-- It is awake again, and need not be rung for.
+CREATE OR REPLACE FUNCTION posthouse.wake_up(p_bell uuid, p_worker text) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
-    INSERT INTO sleeper (worker, until) VALUES (p_worker, clock() + p_ms * interval '1 millisecond')
-    ON CONFLICT (worker) DO UPDATE SET until = excluded.until
+    DELETE FROM sleeper s WHERE s.bell = p_bell AND s.worker = p_worker
 $$;

@@ -3,7 +3,8 @@
 CREATE OR REPLACE FUNCTION posthouse.sample_floor(OUT s bigint, OUT x bigint, OUT oldest bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 BEGIN
-    SELECT q.last_value INTO s FROM message_seq_seq q;
+    -- Before the first number is drawn, the sequence shows it as its last.
+    SELECT q.last_value - (NOT q.is_called)::int INTO s FROM message_seq_seq q;
     x := pg_current_xact_id()::text::bigint;
     oldest := pg_snapshot_xmin(pg_current_snapshot())::text::bigint;
 END $$;

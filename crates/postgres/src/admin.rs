@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
     RelayView,
-    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST},
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in},
     text::error_text,
 };
 use std::time::Duration;
@@ -139,6 +139,7 @@ impl Admin for Postgres {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
+        check_deliver_in(deliver_in)?;
         let (actor, reason) = (error_text(actor), error_text(reason));
         let within = deliver_in.map(millis);
         let args: Args<'_> = &[
@@ -177,7 +178,7 @@ impl Admin for Postgres {
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys FROM posthouse.prune($1 * interval '1 millisecond', $2)";
+        let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
         let row = rows
             .first()
@@ -190,6 +191,7 @@ impl Admin for Postgres {
         Ok(Pruned {
             messages: get(0)?,
             dedupe_keys: get(1)?,
+            more: row.try_get(2).map_err(from_driver)?,
         })
     }
 

@@ -149,6 +149,8 @@ fn headers_json(message: &Message) -> Option<String> {
     (!message.headers.is_empty()).then(|| serde_json::Value::from_iter(message.headers.clone()).to_string())
 }
 
+/// A duration as the functions take it; cut where adding it to a time could leave PostgreSQL's calendar.
 pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+    const MOST: Duration = Duration::from_secs(300_000 * 24 * 3600);
+    i64::try_from(duration.min(MOST).as_millis()).unwrap_or(i64::MAX)
 }

@@ -19,15 +19,16 @@ pub fn from_sqlstate(state: &str, message: &str, detail: Option<&str>, hint: Opt
         "P7002" => last_id(message).map_or(Error::Internal(source), Error::LeaseLost),
         "P7005" => last_id(message).map_or(Error::Internal(source), Error::NotFound),
         "P7006" => Error::Invalid(invalid(message)),
-        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first.
-        "40001" | "40P01" | "55P03" | "23505" | "P7010" => Error::Contention(source),
+        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first; the lock table is full.
+        "40001" | "40P01" | "55P03" | "23505" | "53200" | "P7010" => Error::Contention(source),
         "57014" => Error::Timeout(source),
         // The schema, a table or a function is missing, or has other arguments.
         "3F000" | "42P01" | "42883" => Error::Schema(format!(
             "the database has no usable Posthouse schema ({message}); run `posthouse migrate`"
         )),
+        "42501" => Error::Denied(message.to_owned()),
         // Shut down, cannot connect now, too many connections, read-only standby; not allowed in.
-        "42501" | "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
+        "57P01" | "57P02" | "57P03" | "53300" | "25006" => Error::Unavailable(source),
         s if s.starts_with("08") || s.starts_with("28") || s.starts_with("3D") => Error::Unavailable(source),
         _ => Error::Internal(source),
     }
@@ -86,32 +87,56 @@ fn last_id(message: &str) -> Option<MessageId> {
     message.split_whitespace().find_map(|word| word.parse().ok())
 }
 
+/// The arguments of the public functions, which a refusal begins with.
+const FIELDS: [&str; 37] = [
+    "actor",
+    "batch_size",
+    "code",
+    "content_type",
+    "dedupe_key",
+    "delay",
+    "deliver_in",
+    "digest",
+    "error",
+    "headers",
+    "id",
+    "keep_receipt",
+    "lease_seconds",
+    "lease_token",
+    "lost_epoch",
+    "max_attempts",
+    "max_bytes",
+    "max_rows",
+    "messages",
+    "namespace",
+    "namespaces",
+    "not_topics",
+    "note",
+    "older_than",
+    "on_dead",
+    "on_duplicate",
+    "order_key",
+    "ordering",
+    "outcome",
+    "payload",
+    "reason",
+    "receipt",
+    "retry_after",
+    "roll",
+    "tenant",
+    "topic",
+    "worker_id",
+];
+
 fn invalid(message: &str) -> Invalid {
-    const FIELDS: [&str; 20] = [
-        "topic",
-        "payload",
-        "tenant",
-        "namespace",
-        "content_type",
-        "order_key",
-        "dedupe_key",
-        "headers",
-        "delay",
-        "deliver_in",
-        "max_attempts",
-        "on_duplicate",
-        "on_dead",
-        "ordering",
-        "actor",
-        "batch_size",
-        "lease_seconds",
-        "worker_id",
-        "messages",
-        "outcome",
-    ];
-    let (field, problem) = message.split_once(": ").unwrap_or(("argument", message));
-    Invalid::new(
-        FIELDS.into_iter().find(|f| field.starts_with(f)).unwrap_or("argument"),
-        problem,
-    )
+    let (place, problem) = message.split_once(": ").unwrap_or(("", message));
+    if let Some(field) = FIELDS.into_iter().find(|f| *f == place) {
+        return Invalid::new(field, problem);
+    }
+    // An element of a batch: the batch is the argument, and the text goes on with which one and what of it.
+    let element = FIELDS
+        .into_iter()
+        .find_map(|f| Some((f, message.strip_prefix(f)?)).filter(|(_, rest)| rest.starts_with('[')));
+    let (field, problem) = element.unwrap_or(("argument", message));
+    Invalid::new(field, problem)
 }

@@ -1,6 +1,6 @@
 //! Making and upgrading the schema.
 
-use posthouse_core::Error;
+use posthouse_core::{Error, Invalid};
 use tokio_postgres::types::Type;
 
 use crate::{Postgres, error::from_driver};
@@ -60,6 +60,13 @@ impl Postgres {
     /// Makes the schema, or brings it up to this version: one transaction, guarded against a second migrator.
     pub async fn migrate(&self) -> Result<Migrated, Error> {
         let mut client = self.client().await?;
+        let encoding = self.check_name(&client).await?;
+        if encoding != "UTF8" {
+            return Err(Error::Schema(format!(
+                "the database has the encoding {encoding}, which has not every character; make another one: \
+                 CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0"
+            )));
+        }
         let tx = client.transaction().await.map_err(from_driver)?;
         tx.batch_execute(&self.schema.apply(include_str!("../sql/migrate_begin.sql")))
             .await
@@ -100,9 +107,27 @@ impl Postgres {
         })
     }
 
+    /// Refuses a schema whose name would need quotes. Answers the encoding of the database.
+    async fn check_name(&self, client: &tokio_postgres::Client) -> Result<String, Error> {
+        let (sql, name) = (include_str!("../sql/server.sql"), self.schema.as_str());
+        let rows = client
+            .query_typed(sql, &[(&name, Type::TEXT)])
+            .await
+            .map_err(from_driver)?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::Internal("the server says nothing about itself".into()))?;
+        if row.try_get(0).map_err(from_driver)? {
+            return row.try_get(1).map_err(from_driver);
+        }
+        let problem = format!("{name:?} is a reserved word of PostgreSQL; choose another name");
+        Err(Invalid::new("schema", problem).into())
+    }
+
     /// Refuses a schema that is missing, older than this library, or newer than it can work with.
     pub(crate) async fn check_schema(&self) -> Result<(), Error> {
         let client = self.client().await?;
+        self.check_name(&client).await?;
         let sql = self
             .schema
             .apply("SELECT version, oldest FROM posthouse.schema_version");

@@ -181,6 +181,7 @@ pub(crate) fn conflict(row: &Row) -> Result<Conflict, Error> {
         state: word(row, "state")?,
         worker: get(row, "worker")?,
         epoch: number(row, "epoch")?,
+        recorded: get(row, "recorded")?,
     })
 }
 

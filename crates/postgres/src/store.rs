@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
     Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Invalid, Lease, Limits, Message, Pause, Relay,
-    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease,
+    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{sync::Mutex, time::Duration};
 use tokio_postgres::{
@@ -130,6 +130,19 @@ impl Postgres {
         }
     }
 
+    /// Nobody needs to ring for this worker any more.
+    async fn wake_up(&self, worker: &str) {
+        let worker = error_text(worker);
+        if !self.bell.unmark(&worker) {
+            return;
+        }
+        let sql = format!("SELECT {}.wake_up($1, $2)", self.schema);
+        let args: Args<'_> = &[(&self.bell.id(), Type::UUID), (&worker, Type::TEXT)];
+        // A mark that stays runs out by itself; the worker has something to do now, and will see for itself whether the database is
+        // there.
+        self.query_once(&sql, args).await.ok();
+    }
+
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let client = self.client().await?;
         client.query_typed(sql, args).await.map_err(from_driver)
@@ -173,7 +186,11 @@ impl Store for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         claim.check()?;
-        self.grant(claim).await
+        let granted = self.grant(claim).await?;
+        if !granted.is_empty() {
+            self.wake_up(&claim.worker).await;
+        }
+        Ok(granted)
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
@@ -210,10 +227,11 @@ impl Store for Postgres {
 
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
         let sql = format!(
-            "SELECT state, worker, epoch FROM {}.record_conflict($1, $2, $3, $4)",
+            "SELECT state, worker, epoch, recorded FROM {}.record_conflict($1, $2, $3, $4)",
             self.schema
         );
         let client = self.client().await?;
+        let worker = error_text(worker);
         let epoch = i64::try_from(lease.standing.epoch).unwrap_or(i64::MAX);
         let args: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] = [
             (&lease.id.0, Type::UUID),
@@ -245,16 +263,21 @@ impl Store for Postgres {
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
         self.bell.listen().await?;
-        let client = self.client().await?;
-        let sql = format!("SELECT {}.fall_asleep($1, $2)", self.schema);
-        client
-            .query_typed(&sql, &[(&worker, Type::TEXT), (&millis(at_most), Type::INT8)])
-            .await
-            .map_err(from_driver)?;
+        let (bell, worker) = (self.bell.id(), error_text(worker));
+        let sql = format!("SELECT {}.fall_asleep($1, $2, $3)", self.schema);
+        let args: Args<'_> = &[
+            (&bell, Type::UUID),
+            (&worker, Type::TEXT),
+            (&millis(at_most), Type::INT8),
+        ];
+        self.query(&sql, args).await?;
+        self.bell.mark(&worker);
         Ok(())
     }
 
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
-        Ok(self.bell.wait(at_most).await)
+    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
+        let why = self.bell.wait(at_most).await;
+        self.wake_up(worker).await;
+        Ok(why)
     }
 }

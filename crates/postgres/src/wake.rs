@@ -1,17 +1,26 @@
 //! The bell that wakes a sleeping relay: one connection of its own that listens.
 
 use posthouse_core::{Error, Wake};
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::{
     sync::{Mutex, Notify},
     task::JoinHandle,
 };
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use uuid::Uuid;
 
 use crate::{Schema, error::from_driver};
 
 /// Opened when the first relay sleeps; opened again when it is found dead. A hint: while it is dead, relays poll.
 pub(crate) struct Bell {
+    /// Tells it from the bells of other processes, whose workers may have the same names.
+    id: Uuid,
+    /// The workers that said that they sleep.
+    marked: std::sync::Mutex<HashSet<String>>,
     config: Config,
     schema: Schema,
     rung: Arc<Notify>,
@@ -33,11 +42,31 @@ impl Drop for Line {
 impl Bell {
     pub(crate) fn new(config: Config, schema: Schema) -> Self {
         Self {
+            id: Uuid::new_v4(),
+            marked: std::sync::Mutex::default(),
             config,
             schema,
             rung: Arc::new(Notify::new()),
             line: Mutex::new(None),
         }
+    }
+
+    pub(crate) const fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// This worker said that it sleeps.
+    pub(crate) fn mark(&self, worker: &str) {
+        self.marked().insert(worker.to_owned());
+    }
+
+    /// It is awake. Whether it had said that it sleeps.
+    pub(crate) fn unmark(&self, worker: &str) -> bool {
+        self.marked().remove(worker)
+    }
+
+    fn marked(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes sure that somebody listens.

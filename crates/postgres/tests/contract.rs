@@ -106,6 +106,28 @@ async fn the_sql_decision_is_the_machines_decision() {
     driver.abort();
 }
 
+/// The release that counts reads the same in the evidence, whoever released: code and all. Asked again, it is answered again.
+#[tokio::test]
+async fn a_release_that_counts_has_the_same_code_through_sql() {
+    let fx = PostgresFixture::new().await;
+    let id = fx.one("SELECT posthouse.enqueue('t', '1')").await;
+    fx.run("UPDATE posthouse.ready SET releases = 99").await;
+    let mut complete = String::new();
+    for expected in ["NULL", "released_too_often"] {
+        let token = fx
+            .one("SELECT lease_token FROM posthouse.claim_outbox_batch(1, 'w', 30)")
+            .await;
+        complete =
+            format!("SELECT posthouse.complete_outbox_attempt('{id}', '{token}', 'w', 'released', code => 'mine')");
+        assert_eq!(fx.one(&complete).await, "pending");
+        let code = fx.one("SELECT max(code) FROM posthouse.attempts").await;
+        assert_eq!(code, expected);
+    }
+    let before = fx.dump().await;
+    assert_eq!(fx.one(&complete).await, "pending");
+    assert_eq!(fx.dump().await, before);
+}
+
 type EndingOf = fn(Option<Duration>) -> Ending;
 
 fn endings() -> [(&'static str, EndingOf); 5] {
@@ -232,24 +254,15 @@ async fn the_library_refuses_before_any_traffic() {
     assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "0");
 }
 
-/// A commit rings the bell of a relay that said it sleeps, and of nobody else.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_wakes_a_sleeping_relay() {
+/// A number that was never given out may still come: the floor must stay below it.
+#[tokio::test]
+async fn the_floor_of_an_empty_store_is_below_its_first_message() {
     let fx = PostgresFixture::new().await;
-    let store = fx.open().await;
-    assert_eq!(
-        store.wake(Duration::from_millis(10)).await.unwrap(),
-        posthouse_core::Wake::Elapsed
-    );
-    store.asleep("w1", Duration::from_secs(60)).await.unwrap();
-    let (rung, _) = tokio::join!(store.wake(Duration::from_secs(30)), async {
-        fx.open()
-            .await
-            .enqueue_now(vec![Message::bytes("t", "text/plain", "ding")])
-            .await
-            .unwrap()
-    });
-    assert_eq!(rung.unwrap(), posthouse_core::Wake::Rung);
+    let floor = "SELECT s FROM posthouse.sample_floor()";
+    assert_eq!(fx.one(floor).await, "0");
+    fx.run("SELECT posthouse.enqueue('t', '1')").await;
+    assert_eq!(fx.one("SELECT seq FROM posthouse.message").await, "1");
+    assert_eq!(fx.one(floor).await, "1");
 }
 
 /// P19's lanes are hashes, and two tenants may share one: the names decide, not the hash.

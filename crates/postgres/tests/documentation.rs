@@ -22,6 +22,12 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
         .unwrap();
 
     let examples = examples(include_str!("../../../docs/sql.md"));
+    let openings = include_str!("../../../docs/sql.md").matches("\n```").count();
+    assert_eq!(
+        openings,
+        examples.len() * 4,
+        "a block is not followed by what it prints"
+    );
     let languages: Vec<_> = examples.iter().map(|e| e.language.as_str()).collect();
     assert!(
         languages.contains(&"sql") && languages.contains(&"python"),
@@ -31,11 +37,18 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
     let blocks: String = examples
         .iter()
         .filter(|e| e.language == "sql")
-        .map(|e| format!("{}\\echo ====\n", e.code))
+        // Roles belong to the whole server, not to this database.
+        .map(|e| {
+            format!(
+                "{}\\echo ====\n",
+                e.code
+                    .replace("ROLE shop_", &format!("ROLE {database}_"))
+                    .replace("TO shop_", &format!("TO {database}_"))
+            )
+        })
         .collect();
-    let script = format!("\\set VERBOSITY verbose\n\\set SHOW_CONTEXT never\n{blocks}");
     let psql = std::env::var("POSTHOUSE_TEST_PSQL").unwrap_or_else(|_| "psql".to_owned());
-    let printed = run("sh", &["-c", &format!("exec {psql} -X -q -d '{here}' 2>&1")], &script);
+    let printed = run("sh", &["-c", &format!("exec {psql} -X -q -d '{here}' 2>&1")], &blocks);
     let mut outputs = printed.split("====");
     for example in &examples {
         let output = match example.language.as_str() {
@@ -58,6 +71,11 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
     }
     control
         .batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)"))
+        .await
+        .unwrap();
+    let roles = ["producer", "worker", "operator"].map(|role| format!("{database}_{role}"));
+    control
+        .batch_execute(&format!("DROP ROLE {}", roles.join(", ")))
         .await
         .unwrap();
     driver.abort();

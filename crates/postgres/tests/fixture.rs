@@ -17,6 +17,14 @@ pub fn url() -> String {
         .expect("POSTHOUSE_TEST_POSTGRES is not set; run ./test.sh, which starts a private server")
 }
 
+/// The same server for another role, which needs no password there.
+pub fn url_as(role: &str) -> String {
+    let url = url();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    format!("{scheme}://{role}@{host}")
+}
+
 /// A session of its own, with the task that drives it.
 pub async fn session() -> (Client, JoinHandle<()>) {
     let (client, connection) = tokio_postgres::connect(&url(), NoTls)

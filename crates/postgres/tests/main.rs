@@ -3,12 +3,16 @@
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod arguments;
+mod batch;
 mod contract;
 mod controls;
+mod cost;
 mod documentation;
 mod drivers;
 mod fixture;
 mod schema;
+mod wake;
 
 mod suite {
     posthouse_testkit::conformance!(crate::fixture::PostgresFixture::new);

@@ -1,10 +1,10 @@
 //! Making, checking and keeping the schema; what is said when there is none.
 
-use posthouse_core::Error;
-use posthouse_postgres::{Options, Postgres, Schema, sql};
-use std::collections::BTreeSet;
+use posthouse_core::{Admin, Claim, Error, Message, Settlement, Store};
+use posthouse_postgres::{Options, Postgres, Schema, from_sqlstate, sql};
+use std::{collections::BTreeSet, time::Duration};
 
-use crate::fixture::{PostgresFixture, url};
+use crate::fixture::{PostgresFixture, session, url, url_as};
 
 /// Every file in `sql/` and `migrations/` is compiled in somewhere; text that nothing runs would rot.
 #[test]
@@ -129,6 +129,51 @@ fn a_schema_name_with_a_quote_is_refused() {
     }
 }
 
+/// Only the server knows its reserved words: they differ between its versions.
+#[tokio::test]
+async fn a_reserved_word_is_no_schema_name() {
+    for word in ["select", "user", "order", "table", "current_role"] {
+        let options = || Options {
+            schema: Schema::new(word).unwrap(),
+            ..Options::default()
+        };
+        let made = Postgres::open(&url(), options()).unwrap().migrate().await.map(drop);
+        let opened = Postgres::connect_with(&url(), options()).await.map(drop);
+        for refused in [made, opened] {
+            assert!(
+                matches!(&refused, Err(Error::Invalid(i)) if i.field == "schema" && i.problem.contains("reserved word")),
+                "{word}: {refused:?}"
+            );
+        }
+    }
+}
+
+/// Texts of every language must fit; found out at the first Chinese topic, it would be too late.
+#[tokio::test]
+async fn a_database_that_is_not_utf8_is_refused() {
+    let (control, driver) = session().await;
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let name = format!("enc_{}", uuid::Uuid::new_v4().simple());
+        let make =
+            format!("CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
+        control.batch_execute(&make).await.unwrap();
+        let here = format!("{}/{name}", url().rsplit_once('/').unwrap().0);
+        let refused = Postgres::open(&here, Options::default()).unwrap().migrate().await;
+        let Err(Error::Schema(text)) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(
+            text.contains(encoding) && text.contains("CREATE DATABASE") && text.contains("ENCODING 'UTF8'"),
+            "{text}"
+        );
+        control
+            .batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
+            .await
+            .unwrap();
+    }
+    driver.abort();
+}
+
 #[tokio::test]
 async fn an_unreachable_server_is_unavailable() {
     let refused = Postgres::connect("postgres://postgres@127.0.0.1:1/postgres")
@@ -137,6 +182,123 @@ async fn an_unreachable_server_is_unavailable() {
         .unwrap();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
     assert!(refused.retryable());
+}
+
+/// A role that may log in and nothing else is told what it may not do: the server is there, and trying again does not help.
+#[tokio::test]
+async fn a_role_without_rights_is_denied() {
+    let fx = PostgresFixture::new().await;
+    let role = format!("nobody_{}", uuid::Uuid::new_v4().simple());
+    fx.run(&format!("CREATE ROLE {role} LOGIN")).await;
+    let theirs = url_as(&role);
+    let options = || PostgresFixture::options(&fx.schema);
+    let denied = |what: String| {
+        let (fx, theirs) = (&fx, &theirs);
+        async move {
+            let Err(error) = Postgres::connect_with(theirs, PostgresFixture::options(&fx.schema)).await else {
+                panic!("let in, to {what}")
+            };
+            assert!(
+                matches!(&error, Error::Denied(text) if text.contains(&what)),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains(&what) && !error.retryable(), "{error}");
+            assert_eq!(error.code().as_str(), "AUTH.DENIED");
+        }
+    };
+    denied(format!("permission denied for schema {}", fx.schema)).await;
+    fx.run(&format!("GRANT USAGE ON SCHEMA {} TO {role}", fx.schema)).await;
+    denied("permission denied for table schema_version".to_owned()).await;
+    fx.run(&format!("GRANT SELECT ON posthouse.schema_version TO {role}"))
+        .await;
+    let store = Postgres::connect_with(&theirs, options()).await.unwrap();
+    let refused = store.audit(None, 1).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Denied(text) if text.contains("table audit")),
+        "{refused:?}"
+    );
+    let other = Options {
+        schema: Schema::new(&format!("{role}_s")).unwrap(),
+        ..options()
+    };
+    let refused = Postgres::open(&theirs, other).unwrap().migrate().await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Denied(text) if text.contains("permission denied for database")),
+        "{refused:?}"
+    );
+    fx.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// A relay with the rights that the page of the contract lists does all of a relay's work, and none of an operator's.
+#[tokio::test]
+async fn a_relay_needs_only_the_rights_that_are_listed() {
+    let fx = PostgresFixture::new().await;
+    let role = format!("relay_{}", uuid::Uuid::new_v4().simple());
+    let page = include_str!("../../../docs/sql.md");
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix("| a relay built with the Rust library | "))
+        .unwrap();
+    let (functions, table) = line.split_once("; and SELECT on `").unwrap();
+    let functions: Vec<_> = functions
+        .split(", ")
+        .map(|name| format!("posthouse.{}", name.trim_matches('`')))
+        .collect();
+    fx.run(&format!(
+        "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {} TO {role}; GRANT EXECUTE ON FUNCTION {} TO {role}; GRANT SELECT ON posthouse.{} TO {role}",
+        fx.schema,
+        functions.join(", "),
+        table.trim_end_matches("` |"),
+    ))
+    .await;
+    let relay = Postgres::connect_with(&url_as(&role), PostgresFixture::options(&fx.schema))
+        .await
+        .unwrap();
+    let message = || Message::bytes("t", "text/plain", "x");
+    relay.enqueue_now(vec![message(), message(), message()]).await.unwrap();
+    relay.asleep("w", Duration::from_secs(60)).await.unwrap();
+    let claimed = relay
+        .claim(&Claim::new("w", 10, Duration::from_secs(15)))
+        .await
+        .unwrap();
+    let lease = |n: usize| &claimed[n].lease;
+    relay.renew(&[lease(0).clone()], Duration::from_secs(20)).await.unwrap();
+    let batch = [
+        Settlement::delivered(lease(0), None),
+        Settlement::released(lease(1), Duration::ZERO).follow_ups(vec![message()]),
+    ];
+    assert!(relay.settle(&batch).await.unwrap().iter().all(|v| v.is_settled()));
+    let delivered = [Settlement::delivered(lease(2), None)];
+    assert!(relay.settle(&delivered).await.unwrap()[0].is_settled());
+    relay.record_conflict(lease(0), "w").await.unwrap();
+    assert_eq!(relay.expired(-1, 10).await.unwrap(), []);
+    let refused = relay.cancel(lease(1).id, "relay", "why").await;
+    assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+    drop(relay);
+    fx.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+/// What an SQLSTATE means decides whether a caller tries again.
+#[test]
+fn sqlstates_have_their_meanings() {
+    let code = |state: &str| from_sqlstate(state, "x", None, None, "".into()).code().as_str();
+    for (state, expected) in [
+        ("40001", "TX.CONTENTION"),
+        ("40P01", "TX.CONTENTION"),
+        ("55P03", "TX.CONTENTION"),
+        // The lock table is full: too many keys are being claimed at once.
+        ("53200", "TX.CONTENTION"),
+        ("57014", "TX.TIMEOUT"),
+        ("42501", "AUTH.DENIED"),
+        ("57P01", "PROVIDER.UNAVAILABLE"),
+        ("28P01", "PROVIDER.UNAVAILABLE"),
+        ("3D000", "PROVIDER.UNAVAILABLE"),
+        ("42P01", "STORAGE.SCHEMA_MISMATCH"),
+        ("P7006", "SCHEMA.VALIDATION_FAILED"),
+        ("22012", "UNKNOWN.INTERNAL"),
+    ] {
+        assert_eq!(code(state), expected, "{state}");
+    }
 }
 
 #[tokio::test]

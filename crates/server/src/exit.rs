@@ -97,7 +97,7 @@ impl From<Error> for Failure {
             Code::NotFound => Exit::NotFound,
             Code::Conflict | Code::LeaseLost => Exit::Conflict,
             Code::Contention | Code::Timeout | Code::Unavailable => Exit::Unavailable,
-            Code::SchemaMismatch | Code::Internal => Exit::Failed,
+            Code::SchemaMismatch | Code::Denied | Code::Internal => Exit::Failed,
         };
         let (message, help) = next_step(&error);
         Self {
@@ -139,6 +139,9 @@ fn next_step(error: &Error) -> (String, Option<String>) {
         Error::Contention(_) => Some("the database is busy; try again".to_owned()),
         Error::Timeout(_) | Error::Unavailable(_) => {
             Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
+        }
+        Error::Denied(_) => {
+            Some("connect as a role that may, or let the owner of the schema grant it: see docs/sql.md".to_owned())
         }
         // The stores end such a text with what to do; here that has a line of its own.
         Error::Schema(_) => {

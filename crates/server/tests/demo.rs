@@ -5,7 +5,6 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 /// What must be told, in this order.
@@ -35,9 +34,7 @@ const STORY: [&str; 21] = [
 
 #[test]
 fn the_story_fits_on_one_screen_and_is_told_in_order() {
-    let since = Instant::now();
     let run = run(&["demo"]);
-    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     let told = run.ok();
     let mut lines = told.lines();
     for expected in STORY {

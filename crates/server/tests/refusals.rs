@@ -1,6 +1,6 @@
 //! Bad input, missing things and unreachable stores: each a clear error, each with its exit code.
 
-use crate::support::{Place, posthouse, run, server};
+use crate::support::{Place, posthouse, run, server, sql};
 use serde_json::Value;
 
 /// A store that is ready.
@@ -234,6 +234,32 @@ fn a_database_that_is_not_there_is_unavailable() {
         .unwrap();
     let run = run(&["--store", &url, "messages", "list"]);
     assert!(run.failed_with(5).contains("no_such_database"), "{run:?}");
+}
+
+/// The server is there, and says no: that is not "cannot be reached", and no reason to try again.
+#[test]
+fn a_role_without_rights_is_told_what_it_may_not_do() {
+    let place = Place::postgres();
+    place.run(&["migrate"]).ok();
+    let role = format!("nobody_{}", uuid::Uuid::new_v4().simple());
+    sql(&server(), &format!("CREATE ROLE {role} LOGIN"));
+    let (scheme, rest) = place.url.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    let url = format!("{scheme}://{role}@{host}");
+    let list = run(&["--store", &url, "messages", "list"]);
+    let error = list.failed_with(1);
+    assert!(
+        error.contains("does not allow it: permission denied for schema") && error.contains("docs/sql.md"),
+        "{error}"
+    );
+    let json = run(&["--store", &url, "--json", "messages", "list"]);
+    let error: Value = serde_json::from_str(json.failed_with(1)).unwrap();
+    assert_eq!(
+        (&error["error"]["code"], &error["error"]["retryable"]),
+        (&"AUTH.DENIED".into(), &false.into()),
+        "{error}"
+    );
+    sql(&server(), &format!("DROP ROLE {role}"));
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Kind::Postgres { server, schema } = &self.kind {
-            drop_schema(server, schema);
+            sql(server, &format!("DROP SCHEMA IF EXISTS {schema} CASCADE"));
         }
     }
 }
@@ -148,7 +148,8 @@ pub fn server() -> String {
         .expect("POSTHOUSE_TEST_POSTGRES names no PostgreSQL server; ./test.sh starts one")
 }
 
-fn drop_schema(server: &str, schema: &str) {
+/// Runs statements on the server of the tests.
+pub fn sql(server: &str, statements: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -156,10 +157,7 @@ fn drop_schema(server: &str, schema: &str) {
     runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(server, NoTls).await.unwrap();
         let work = tokio::spawn(connection);
-        client
-            .batch_execute(&format!("DROP SCHEMA IF EXISTS {schema} CASCADE"))
-            .await
-            .unwrap();
+        client.batch_execute(statements).await.unwrap();
         drop(client);
         work.await.unwrap().unwrap();
     });

@@ -37,8 +37,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
 WHERE 0;
 
 -- First: defaults and forms. An id may come as 16 bytes or as text; without unhex() (3.41), text becomes bytes by
--- looking each pair of digits up in a string of all bytes. An absent id is a random UUID version 4: the bytes 40 to 4F
--- carry the version, 80 to BF the variant.
+-- looking each pair of digits up in a string of all bytes. An absent id is a UUID version 7, by our clock to the microsecond:
+-- the bytes 70 to 7F carry the version, 80 to BF the variant.
 CREATE TRIGGER posthouse_enqueue_insert INSTEAD OF INSERT ON posthouse_enqueue
 BEGIN
     SELECT CASE
@@ -73,20 +73,22 @@ BEGIN
         nullif(NEW.headers, '{}'),
         CAST(round(coalesce(NEW.delay, 0) * 1000000.0) AS INTEGER),
         CAST(round(NEW.deliver_in * 1000000.0) AS INTEGER),
-        CASE typeof(NEW.id)
-            WHEN 'blob' THEN NEW.id
-            WHEN 'null' THEN CAST(
-                randomblob(6)
-                || substr(X'404142434445464748494A4B4C4D4E4F', 1 + (random() & 15), 1)
-                || randomblob(1)
-                || substr(
-                    X'808182838485868788898A8B8C8D8E8F909192939495969798999A9B9C9D9E9FA0A1A2A3A4A5A6A7A8A9AAABACADAEAFB0B1B2B3B4B5B6B7B8B9BABBBCBDBEBF',
-                    1 + (random() & 63), 1
+        (
+            SELECT CASE typeof(NEW.id)
+                WHEN 'blob' THEN NEW.id
+                WHEN 'null' THEN CAST(
+                    substr(bytes, 1 + ((us / 1000 >> 40) & 255), 1)
+                    || substr(bytes, 1 + ((us / 1000 >> 32) & 255), 1)
+                    || substr(bytes, 1 + ((us / 1000 >> 24) & 255), 1)
+                    || substr(bytes, 1 + ((us / 1000 >> 16) & 255), 1)
+                    || substr(bytes, 1 + ((us / 1000 >> 8) & 255), 1)
+                    || substr(bytes, 1 + (us / 1000 & 255), 1)
+                    || substr(bytes, 1 + 112 + (us % 1000 * 4096 / 1000 >> 8), 1)
+                    || substr(bytes, 1 + (us % 1000 * 4096 / 1000 & 255), 1)
+                    || substr(bytes, 1 + 128 + (random() & 63), 1)
+                    || randomblob(7) AS BLOB
                 )
-                || randomblob(7) AS BLOB
-            )
-            ELSE (
-                SELECT CAST(
+                ELSE CAST(
                     substr(bytes, 16 * instr(digits, substr(h, 1, 1)) + instr(digits, substr(h, 2, 1)) - 16, 1)
                     || substr(bytes, 16 * instr(digits, substr(h, 3, 1)) + instr(digits, substr(h, 4, 1)) - 16, 1)
                     || substr(bytes, 16 * instr(digits, substr(h, 5, 1)) + instr(digits, substr(h, 6, 1)) - 16, 1)
@@ -104,14 +106,15 @@ BEGIN
                     || substr(bytes, 16 * instr(digits, substr(h, 29, 1)) + instr(digits, substr(h, 30, 1)) - 16, 1)
                     || substr(bytes, 16 * instr(digits, substr(h, 31, 1)) + instr(digits, substr(h, 32, 1)) - 16, 1) AS BLOB
                 )
-                FROM (
-                    SELECT
-                        lower(replace(NEW.id, '-', '')) AS h,
-                        '0123456789abcdef' AS digits,
-                        X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F202122232425262728292A2B2C2D2E2F303132333435363738393A3B3C3D3E3F404142434445464748494A4B4C4D4E4F505152535455565758595A5B5C5D5E5F606162636465666768696A6B6C6D6E6F707172737475767778797A7B7C7D7E7F808182838485868788898A8B8C8D8E8F909192939495969798999A9B9C9D9E9FA0A1A2A3A4A5A6A7A8A9AAABACADAEAFB0B1B2B3B4B5B6B7B8B9BABBBCBDBEBFC0C1C2C3C4C5C6C7C8C9CACBCCCDCECFD0D1D2D3D4D5D6D7D8D9DADBDCDDDEDFE0E1E2E3E4E5E6E7E8E9EAEBECEDEEEFF0F1F2F3F4F5F6F7F8F9FAFBFCFDFEFF' AS bytes
-                )
+            END
+            FROM (
+                SELECT
+                    (SELECT now FROM posthouse_clock) AS us,
+                    lower(replace(NEW.id, '-', '')) AS h,
+                    '0123456789abcdef' AS digits,
+                    X'000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F202122232425262728292A2B2C2D2E2F303132333435363738393A3B3C3D3E3F404142434445464748494A4B4C4D4E4F505152535455565758595A5B5C5D5E5F606162636465666768696A6B6C6D6E6F707172737475767778797A7B7C7D7E7F808182838485868788898A8B8C8D8E8F909192939495969798999A9B9C9D9E9FA0A1A2A3A4A5A6A7A8A9AAABACADAEAFB0B1B2B3B4B5B6B7B8B9BABBBCBDBEBFC0C1C2C3C4C5C6C7C8C9CACBCCCDCECFD0D1D2D3D4D5D6D7D8D9DADBDCDDDEDFE0E1E2E3E4E5E6E7E8E9EAEBECEDEEEFF0F1F2F3F4F5F6F7F8F9FAFBFCFDFEFF' AS bytes
             )
-        END,
+        ),
         coalesce(NEW.on_duplicate, 'refuse'),
         coalesce(NEW.max_attempts, 12),
         coalesce(NEW.on_dead, 'pass'),

@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, DeadReason, Error, Event, Filter, Invalid, MessageId, MessageView, Page, Pruned,
     RetryPolicy, State, Step,
+    admin::check_deliver_in,
     machine::{Ctx, step},
     text::excerpt,
 };
@@ -61,6 +62,7 @@ impl Admin for Sqlite {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
+        check_deliver_in(deliver_in)?;
         let verb = Verb::new(id, "replay", Event::Replay, actor, reason)?;
         self.write(move |tx| verb.run(tx, |tx, found, step| found.replay(tx, step, deliver_in)))
             .await

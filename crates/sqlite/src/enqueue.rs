@@ -11,7 +11,7 @@
 //! | `order_key`, `dedupe_key` | as in [`Message`] |
 //! | `headers` | a JSON object of text |
 //! | `delay`, `deliver_in` | seconds, also with a fraction |
-//! | `id` | a UUID as text or as 16 bytes; a random one is made when absent |
+//! | `id` | a UUID as text or as 16 bytes; one of version 7 is made when absent |
 //! | `on_duplicate` | `'refuse'`, or `'keep'` |
 //! | `max_attempts`, `on_dead` | 12 and `'pass'` |
 //! | `dedupe_for` | seconds that the dedupe key stays taken after the message ended: 7 days; for ever when negative |

@@ -47,6 +47,7 @@ pub(crate) fn prune(tx: &Connection, old: &Old, limit: u32) -> Result<Pruned, Er
         }
     }
     pruned.dedupe_keys = run(tx, PRUNE_DEDUPE, params![clock::now(tx)?, limit])? as u64;
+    pruned.more = old.numbers.len() == limit as usize || pruned.dedupe_keys == u64::from(limit);
     Ok(pruned)
 }
 

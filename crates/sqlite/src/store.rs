@@ -211,21 +211,25 @@ impl Store for Sqlite {
         self.inner.watch.mark()
     }
 
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+    async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
         self.inner.watch.wait(at_most).await
     }
 }
 
 fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
     let mut statement = tx.prepare_cached(CONFLICT).map_err(plain)?;
-    let found = statement.query_row([lease.id.0.as_bytes()], |row| {
+    let found = statement.query_row(params![lease.id.0.as_bytes(), lease.token.0.as_bytes()], |row| {
         Ok(Conflict {
             state: rows::word(row, 0)?,
             worker: rows::optional_text(row, 1)?,
             epoch: row.get::<_, i64>(2)?.unsigned_abs(),
+            recorded: row.get(3)?,
         })
     });
     let conflict = found.optional().map_err(plain)?.ok_or(Error::NotFound(lease.id))?;
+    if !conflict.recorded {
+        return Ok(conflict);
+    }
     let by = conflict
         .worker
         .as_ref()

@@ -62,8 +62,8 @@ db.execute(
     assert_eq!(claimed[0].delivery.content_type, "application/json");
     assert_eq!(
         claimed[0].delivery.id.0.get_version_num(),
-        4,
-        "an absent id is a random one"
+        7,
+        "an absent id is made by the database"
     );
     assert_eq!(claimed[1].delivery.payload, [0, 255]);
     assert_eq!(claimed[1].delivery.content_type, "application/octet-stream");
@@ -195,6 +195,26 @@ async fn a_plain_sql_dedupe_key_outlives_its_body() {
         .query_row("SELECT digest FROM posthouse_dedupe", [], |row| row.get(0))
         .unwrap();
     assert_eq!(kept, Digest::of("text/plain", b"x").as_bytes());
+}
+
+/// An id that the database makes is of version 7 and in the order of its clock, like those of the library.
+#[tokio::test]
+async fn ids_made_by_the_database_follow_its_clock() {
+    let fixture = SqliteFixture::new();
+    let db = Connection::open(fixture.path()).unwrap();
+    for _ in 0..20 {
+        db.execute("INSERT INTO posthouse_enqueue (topic, payload) VALUES ('t', '1')", [])
+            .unwrap();
+        let id = all(&fixture.open()).await[0].id.0;
+        assert_eq!((id.get_version_num(), id.get_variant()), (7, uuid::Variant::RFC4122));
+        let (secs, nanos) = id.get_timestamp().unwrap().to_unix();
+        let millis = i64::try_from(secs * 1000).unwrap() + i64::from(nanos / 1_000_000);
+        assert_eq!(millis, fixture.now().await.as_micros() / 1000);
+        // Less than a millisecond: the order holds within one too.
+        fixture.advance(Duration::from_micros(300)).await;
+    }
+    let newest_first: Vec<_> = all(&fixture.open()).await.iter().map(|m| m.id.0).collect();
+    assert!(newest_first.is_sorted_by(|a, b| a > b), "{newest_first:?}");
 }
 
 #[tokio::test]

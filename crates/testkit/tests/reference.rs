@@ -84,6 +84,6 @@ async fn a_commit_before_the_sleep_still_wakes() {
     let memory = Memory::new();
     let relay = memory.clone();
     committed(&memory, message("x")).await;
-    assert_eq!(relay.wake(Duration::from_secs(60)).await.unwrap(), Wake::Rung);
-    assert_eq!(relay.wake(Duration::from_millis(1)).await.unwrap(), Wake::Elapsed);
+    assert_eq!(relay.wake("w", Duration::from_secs(60)).await.unwrap(), Wake::Rung);
+    assert_eq!(relay.wake("w", Duration::from_millis(1)).await.unwrap(), Wake::Elapsed);
 }

@@ -147,6 +147,7 @@ impl Tables {
         Pruned {
             messages: old.len() as u64,
             dedupe_keys: free.len() as u64,
+            more: old.len() == limit || free.len() == limit,
         }
     }
 

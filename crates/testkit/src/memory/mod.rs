@@ -7,7 +7,8 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, Capabilities, Claim, Claimed, Conflict, Durability, Error, Filter, Lease, Limits,
-    MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake, lease::check_lease,
+    MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake,
+    admin::check_deliver_in, lease::check_lease,
 };
 use std::{
     sync::{
@@ -241,7 +242,7 @@ impl Store for Memory {
         Ok(())
     }
 
-    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+    async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
         match tokio::time::timeout(at_most, self.bell.notified()).await {
             Ok(()) => Ok(Wake::Rung),
             Err(_) => Ok(Wake::Elapsed),
@@ -270,6 +271,7 @@ impl Admin for Memory {
         reason: &str,
         deliver_in: Option<Duration>,
     ) -> Result<(), Error> {
+        check_deliver_in(deliver_in)?;
         self.wait_for(None, |tables| tables.replay(id, actor, reason, deliver_in))
             .await?
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     Flaw,
-    tables::{Busy, Entry, Key, Tables, TxId},
+    tables::{Busy, Entry, Held, Key, Tables, TxId},
 };
 
 impl Tables {
@@ -199,7 +199,7 @@ impl Tables {
 
     /// A lease that a handler's transaction is settling right now has not run out, whatever its deadline.
     pub(super) fn expired(&self, after: i64, limit: u32) -> Vec<Lease> {
-        let past = |held: &super::tables::Held| (held.until <= self.now).then_some(held.token);
+        let past = |held: &Held| (held.until <= self.now).then_some(held.token);
         self.messages
             .range(after.saturating_add(1)..)
             .filter_map(|(_, entry)| Some((entry, past(entry.held.as_ref()?)?)))
@@ -211,11 +211,16 @@ impl Tables {
 
     pub(super) fn record_conflict(&mut self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
         let entry = self.entry(lease.id).ok_or(Error::NotFound(lease.id))?;
+        let holds = |held: &Held| held.token == lease.token && held.until > self.now;
         let conflict = Conflict {
             state: entry.state(),
             worker: entry.held.as_ref().map(|held| held.worker.clone()),
             epoch: entry.standing.epoch,
+            recorded: !entry.held.as_ref().is_some_and(holds),
         };
+        if !conflict.recorded {
+            return Ok(conflict);
+        }
         let by = conflict
             .worker
             .as_ref()

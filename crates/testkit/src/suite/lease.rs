@@ -365,6 +365,7 @@ pub async fn a_conflict_is_recorded(fx: &dyn Fixture) {
         (found.state, found.worker.as_deref(), found.epoch),
         (State::Leased, Some("w2"), 2)
     );
+    assert!(found.recorded);
     let audit = fx.admin().await.audit(Some(stale.id), 10).await.unwrap();
     assert_eq!(audit.len(), 1);
     assert_eq!(
@@ -397,4 +398,26 @@ pub async fn a_conflict_over_a_missing_message_is_not_found(fx: &dyn Fixture) {
         matches!(&answer, Err(Error::NotFound(id)) if *id == gone.id),
         "{answer:?}"
     );
+}
+
+/// A worker that only thinks that it lost its lease holds it still: there is nothing to record, and the answer says so.
+pub async fn a_lease_that_holds_is_no_conflict(fx: &dyn Fixture) {
+    let lease = put_and_claim(fx, message("42")).await;
+    let before = fx.dump().await;
+    let found = fx.store().await.record_conflict(&lease, "w1").await.unwrap();
+    assert_eq!(
+        (found.state, found.worker.as_deref(), found.epoch),
+        (State::Leased, Some("w1"), 1)
+    );
+    assert!(!found.recorded);
+    assert_unchanged(fx, &before, "a conflict that is none").await;
+}
+
+/// Past its deadline it is lost, also when nobody else has taken it yet.
+pub async fn a_lease_that_ran_out_is_a_conflict(fx: &dyn Fixture) {
+    let lease = put_and_claim(fx, message("42")).await;
+    fx.advance(LEASE).await;
+    let found = fx.store().await.record_conflict(&lease, "w1").await.unwrap();
+    assert!(found.recorded);
+    assert_eq!(fx.admin().await.audit(Some(lease.id), 10).await.unwrap().len(), 1);
 }

@@ -121,6 +121,8 @@ macro_rules! __cases {
                 of_contradicting_reports_one_wins
                 a_conflict_is_recorded
                 a_conflict_over_a_missing_message_is_not_found
+                a_lease_that_holds_is_no_conflict
+                a_lease_that_ran_out_is_a_conflict
             }
             settle {
                 a_delivery_is_done_with_its_receipt
@@ -129,6 +131,7 @@ macro_rules! __cases {
                 the_last_failure_is_dead
                 a_release_gives_the_count_back
                 the_hundred_and_first_release_counts
+                any_delay_of_a_release_can_be_recorded
                 a_repeated_settlement_is_settled
                 a_repetition_is_known_after_later_attempts
                 another_outcome_under_an_old_token_is_refused
@@ -168,6 +171,7 @@ macro_rules! __cases {
                 a_lease_from_before_the_replay_is_refused
                 a_replay_drops_a_deliver_by_that_has_passed
                 a_replay_may_set_a_new_deliver_by
+                a_senseless_replay_is_refused
                 only_an_operator_moves_a_terminal_message
                 a_quarantined_message_waits_for_its_operator
                 a_resolved_message_is_done_without_an_attempt
@@ -175,6 +179,8 @@ macro_rules! __cases {
                 a_discarded_message_is_gone_but_audited
                 prune_removes_only_what_ended_long_ago
                 prune_removes_at_most_its_limit
+                prune_until_it_is_done_leaves_nothing_behind
+                prune_with_any_age_is_answered
                 a_dead_message_that_blocks_its_key_is_not_pruned
                 a_list_shows_what_its_filter_says
                 a_list_is_paged_without_gaps

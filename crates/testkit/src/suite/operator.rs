@@ -1,8 +1,8 @@
 //! P7, P9 and the operator's hand: every verb on every state, once, recorded.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, DeadReason, Error, Filter, MessageId, OnDead, State};
-use std::{collections::BTreeSet, sync::Arc};
+use posthouse_core::{Admin, DeadReason, Error, Filter, Limits, MessageId, OnDead, State};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use uuid::Uuid;
 
 use super::tools::*;
@@ -257,6 +257,25 @@ pub async fn a_replay_may_set_a_new_deliver_by(fx: &dyn Fixture) {
     assert_eq!((found.state, found.reason), (State::Dead, Some(DeadReason::Lapsed)));
 }
 
+/// A deliver-by that is over at once, or out of sight, is a mistake.
+pub async fn a_senseless_replay_is_refused(fx: &dyn Fixture) {
+    let id = put_dead(fx, message("42")).await;
+    let before = fx.dump().await;
+    for within in [Duration::ZERO, Limits::FARTHEST + SECOND, Duration::MAX] {
+        let refused = fx.admin().await.replay(id, "op", "why", Some(within)).await;
+        assert!(
+            matches!(&refused, Err(Error::Invalid(invalid)) if invalid.field == "deliver_in"),
+            "{within:?}: {refused:?}"
+        );
+    }
+    assert_unchanged(fx, &before, "a senseless replay").await;
+    fx.admin()
+        .await
+        .replay(id, "op", "why", Some(Limits::FARTHEST))
+        .await
+        .unwrap();
+}
+
 /// P7. Claims, repairs and time do not move what has ended.
 pub async fn only_an_operator_moves_a_terminal_message(fx: &dyn Fixture) {
     put_done(fx, message("done")).await;
@@ -369,6 +388,52 @@ pub async fn prune_removes_at_most_its_limit(fx: &dyn Fixture) {
         removed.push((pruned.messages, pruned.dedupe_keys));
     }
     assert_eq!(removed, [(2, 2), (2, 2), (1, 1), (0, 0)]);
+}
+
+/// It says whether to call it again; what is alive in between does not end it early, and it does end.
+pub async fn prune_until_it_is_done_leaves_nothing_behind(fx: &dyn Fixture) {
+    let mut alive = BTreeSet::new();
+    for n in 0..30 {
+        if n % 3 == 0 {
+            put_done(fx, message(&n.to_string())).await;
+        } else {
+            alive.insert(put(fx, message(&n.to_string()).delay(DAY * 90)).await);
+        }
+    }
+    fx.advance(DAY * 30).await;
+    let admin = fx.admin().await;
+    for round in 0..2 {
+        let (mut removed, mut calls) = (0, 0);
+        loop {
+            let pruned = admin.prune(DAY, 2).await.unwrap();
+            assert!(pruned.messages <= 2);
+            removed += pruned.messages;
+            calls += 1;
+            assert!(calls < 50, "round {round}: it does not end");
+            if !pruned.more {
+                break;
+            }
+        }
+        assert_eq!(removed, if round == 0 { 10 } else { 0 }, "round {round}");
+    }
+    let left: BTreeSet<_> = admin
+        .list(&Filter::default())
+        .await
+        .unwrap()
+        .messages
+        .iter()
+        .map(|m| m.id)
+        .collect();
+    assert_eq!(left, alive);
+}
+
+/// An age that reaches back before any time is one that nothing has.
+pub async fn prune_with_any_age_is_answered(fx: &dyn Fixture) {
+    put_done(fx, message("42")).await;
+    let admin = fx.admin().await;
+    assert_eq!(admin.prune(Duration::MAX, 100).await.unwrap().messages, 0);
+    assert_eq!(admin.prune(Duration::ZERO, 0).await.unwrap().messages, 0);
+    assert_eq!(admin.prune(Duration::ZERO, u32::MAX).await.unwrap().messages, 1);
 }
 
 /// It holds its key until a person has dealt with it; gone, nobody would know why the key stands or why it moved.

@@ -166,6 +166,16 @@ pub async fn the_hundred_and_first_release_counts(fx: &dyn Fixture) {
     assert_eq!(attempts[0].code.as_deref(), Some("released_too_often"));
 }
 
+/// P17. However long it is to wait, the release is recorded.
+pub async fn any_delay_of_a_release_can_be_recorded(fx: &dyn Fixture) {
+    for after in [Duration::ZERO, Duration::from_nanos(1), DAY * 100_000, Duration::MAX] {
+        let lease = put_and_claim(fx, message("42")).await;
+        assert_settled(fx, Settlement::released(&lease, after)).await;
+        assert_eq!(state(fx, lease.id).await, State::Pending, "{after:?}");
+        fx.admin().await.cancel(lease.id, "op", "enough").await.unwrap();
+    }
+}
+
 /// P4. Who did not hear the answer asks again, and is told that it won; nothing is written twice.
 pub async fn a_repeated_settlement_is_settled(fx: &dyn Fixture) {
     let ends: [fn(&Lease) -> Settlement; 4] =
