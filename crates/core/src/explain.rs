@@ -214,17 +214,17 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
             }
         });
     }
-    causes.extend(on_the_way(facts));
+    causes.extend(on_the_way(m, &facts.relays, &facts.pauses));
     if causes.is_empty() {
         causes.push(Cause::Free);
     }
     causes
 }
 
-/// What is in the way between the store and the destination. A cause applies when it applies to every relay that could send it.
-fn on_the_way(facts: &Facts) -> Vec<Cause> {
-    let m = &facts.message;
-    let live: Vec<_> = facts.relays.iter().filter(|r| r.live).map(|r| &r.relay).collect();
+/// What is in the way between the store and the destinations of a message. A cause applies when it applies to every relay that
+/// could send it.
+pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Vec<Cause> {
+    let live: Vec<_> = relays.iter().filter(|r| r.live).map(|r| &r.relay).collect();
     if live.is_empty() {
         return vec![Cause::NoRelay];
     }
@@ -241,7 +241,7 @@ fn on_the_way(facts: &Facts) -> Vec<Cause> {
     let mut causes = Vec::new();
     for name in *destinations {
         let all = |ill: &dyn Fn(&crate::presence::Health) -> bool| serving.iter().all(|(r, _)| ill(&r.health(name)));
-        if let Some(pause) = facts.pauses.iter().find(|p| p.destination == *name) {
+        if let Some(pause) = pauses.iter().find(|p| p.destination == *name) {
             causes.push(Cause::Paused {
                 destination: name.clone(),
                 actor: pause.actor.clone(),

@@ -66,6 +66,11 @@ impl Output {
         self.data(&text)
     }
 
+    /// Whether something may be said about the data.
+    pub fn is_chatty(&self) -> bool {
+        !self.quiet && !self.json
+    }
+
     /// Says something about the data.
     pub fn note(&self, text: &str) {
         if !self.quiet {
