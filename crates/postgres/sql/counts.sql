@@ -61,7 +61,7 @@ END $$;
 
 -- The message that must end before this one: of its key, one in flight, or else the first.
 CREATE OR REPLACE FUNCTION posthouse.ahead_of(p_id uuid) RETURNS uuid
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
     m message;
     first bigint;
@@ -76,3 +76,11 @@ BEGIN
     END IF;
     RETURN (SELECT q.id FROM message q WHERE q.seq = first AND q.seq <> m.seq);
 END $$;
+
+-- What bears on one message besides its view: what is ahead of it, whether it blocks its key, whether an operator declared it
+-- delivered, and the time.
+CREATE OR REPLACE FUNCTION posthouse.bearing(p_id uuid, OUT ahead uuid, OUT blocks boolean, OUT resolved boolean, OUT now timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+    SELECT ahead_of(m.id), coalesce(d.blocking, false), EXISTS (SELECT FROM resolved r WHERE r.seq = m.seq), clock()
+    FROM message m LEFT JOIN dead d ON d.seq = m.seq WHERE m.id = p_id
+$$;

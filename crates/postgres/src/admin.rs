@@ -103,12 +103,9 @@ impl Admin for Postgres {
             return Ok(None);
         };
         let rows = self
-            .rows(include_str!("../sql/facts.sql"), &[(&id.0, Type::UUID)])
+            .rows("SELECT * FROM posthouse.bearing($1)", &[(&id.0, Type::UUID)])
             .await?;
-        let Some(row) = rows.first() else {
-            return Ok(None);
-        };
-        let (ahead, blocks, resolved, now) = rows::bearing(row)?;
+        let (ahead, blocks, resolved, now) = rows::bearing(one(&rows)?)?;
         let ahead = match ahead {
             Some(ahead) => self.find(ahead).await?,
             None => None,

@@ -11,6 +11,7 @@ mod cost;
 mod documentation;
 mod drivers;
 mod fixture;
+mod roles;
 mod schema;
 mod wake;
 
