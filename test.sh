@@ -80,6 +80,7 @@ install_missing() {
     local missing=()
     [ -n "$(find_postgres)" ] || missing+=(postgresql)
     command -v psql >/dev/null || missing+=(postgresql-client)
+    command -v openssl >/dev/null || missing+=(openssl)
     [ -x /usr/bin/python3 ] || missing+=(python3)
     /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing+=(python3-psycopg)
     [ ${#missing[@]} -gt 0 ] || { echo "nothing is missing"; return 0; }
@@ -106,12 +107,12 @@ private_postgres() {
 }
 
 format() { cargo fmt --all --check; }
-lints() { cargo clippy --workspace --all-targets --features posthouse-postgres/sqlx --quiet -- -D warnings; }
-docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features posthouse-postgres/sqlx; }
-doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres/sqlx; }
+lints() { cargo clippy --workspace --all-targets --features posthouse-postgres/sqlx,posthouse-postgres/tls --quiet -- -D warnings; }
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls; }
+doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls; }
 
 tests() {
-    local features=(--features posthouse-postgres/sqlx)
+    local features=(--features posthouse-postgres/sqlx,posthouse-postgres/tls)
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run "$@" "${features[@]}" --no-fail-fast --status-level fail --final-status-level fail
     else

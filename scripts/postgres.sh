@@ -1,6 +1,7 @@
 # Private PostgreSQL servers for tests and benches: own data folder, free port, loopback only. Sourced, not run.
 #
-#   start_postgres FOLDER fast|durable   starts one in FOLDER, and sets PG_PID, PG_BIN and PG_URL
+#   start_postgres FOLDER fast|durable [-c SETTING=VALUE ...]
+#                                        starts one in FOLDER, and sets PG_PID, PG_BIN and PG_URL
 #   stop_postgres                        stops it, by process id
 #   open_tmpdir                          makes TMPDIR a folder that the server's own user can enter
 
@@ -45,6 +46,7 @@ start_postgres() {
         # What a production server promises.
         durable) settings=(-c fsync=on -c synchronous_commit=on -c shared_buffers=1GB -c max_wal_size=4GB) ;;
     esac
+    settings+=("${@:3}")
     for _ in 1 2 3 4 5; do
         port=$(free_port)
         # `exec`, so that the process id is the server's own, known before it answers.

@@ -15,6 +15,10 @@ BEGIN
         RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
     ELSIF max_bytes < 1 THEN
         RAISE 'max_bytes: must be at least 1' USING ERRCODE = 'P7006';
+    ELSIF array_ndims(namespaces) > 1 THEN
+        RAISE 'namespaces: must be a plain list' USING ERRCODE = 'P7006';
+    ELSIF array_ndims(not_topics) > 1 THEN
+        RAISE 'not_topics: must be a plain list' USING ERRCODE = 'P7006';
     ELSIF array_position(namespaces, NULL) IS NOT NULL THEN
         RAISE 'namespaces: holds a NULL' USING ERRCODE = 'P7006';
     ELSIF array_position(not_topics, NULL) IS NOT NULL THEN

@@ -14,11 +14,14 @@ mod error;
 mod floors;
 mod migrate;
 mod rows;
+#[cfg(feature = "tls")]
+mod rustls;
 mod schema;
 mod settle;
 #[cfg(feature = "sqlx")]
 mod sqlx;
 mod store;
+mod tls;
 mod wake;
 
 pub use call::{Arg, Call, Run};

@@ -3,12 +3,12 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Invalid, Lease, Limits, Message, Pause, Relay,
-    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay, Renewal,
+    Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{sync::Mutex, time::Duration};
 use tokio_postgres::{
-    Config, NoTls, Row,
+    Row,
     types::{ToSql, Type},
 };
 
@@ -19,6 +19,7 @@ use crate::{
     error::{from_driver, from_pool},
     floors::FloorBook,
     rows,
+    tls::{self, Connector},
     wake::Bell,
 };
 
@@ -60,6 +61,18 @@ pub struct Postgres {
 
 impl Postgres {
     /// Opens a database whose schema [`migrate`](Self::migrate) has made. Says clearly when it has not, or by another version.
+    ///
+    /// Connections are encrypted as `sslmode` and `sslrootcert` in the URL say, with libpq's meaning of them:
+    ///
+    /// | `sslmode` | encrypted | the server's certificate |
+    /// |---|---|---|
+    /// | `disable` | no | |
+    /// | `prefer` (when none is given) | if the server can | any |
+    /// | `require` | yes | any; with `sslrootcert` it must come from there |
+    /// | `verify-ca` | yes | from an authority in the file `sslrootcert`, else one that the system trusts |
+    /// | `verify-full` | yes | the same, and made for the host in the URL |
+    ///
+    /// The last three need the feature `tls`; without it, `prefer` is `disable`.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::connect_with(url, Options::default()).await
     }
@@ -73,17 +86,14 @@ impl Postgres {
 
     /// A handle that has not looked at the database yet: for [`migrate`](Self::migrate).
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
-        let mut config: Config = url.parse().map_err(|e: tokio_postgres::Error| {
-            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-            Error::Invalid(Invalid::new("store", format!("is not a usable PostgreSQL URL: {why}")))
-        })?;
+        let (mut config, tls) = tls::read(url)?;
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(5));
         }
         config.application_name("posthouse");
         let manager = Manager::from_config(
             config.clone(),
-            NoTls,
+            Connector::clone(&tls),
             ManagerConfig {
                 recycling_method: RecyclingMethod::Fast,
             },
@@ -94,7 +104,7 @@ impl Postgres {
             .wait_timeout(Some(Duration::from_secs(10)))
             .build()
             .map_err(|e| Error::Internal(e.into()))?;
-        let bell = Bell::new(config, options.schema.clone());
+        let bell = Bell::new(config, tls, options.schema.clone());
         let floors = Mutex::new(FloorBook::default());
         Ok(Self {
             pool,

@@ -10,10 +10,10 @@ use tokio::{
     sync::{Mutex, Notify},
     task::JoinHandle,
 };
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config};
 use uuid::Uuid;
 
-use crate::{Schema, error::from_driver};
+use crate::{Schema, error::from_driver, tls::Connector};
 
 /// Opened when the first relay sleeps; opened again when it is found dead. A hint: while it is dead, relays poll.
 pub(crate) struct Bell {
@@ -22,6 +22,7 @@ pub(crate) struct Bell {
     /// The workers that said that they sleep.
     marked: std::sync::Mutex<HashSet<String>>,
     config: Config,
+    tls: Connector,
     schema: Schema,
     rung: Arc<Notify>,
     line: Mutex<Option<Line>>,
@@ -40,11 +41,12 @@ impl Drop for Line {
 }
 
 impl Bell {
-    pub(crate) fn new(config: Config, schema: Schema) -> Self {
+    pub(crate) fn new(config: Config, tls: Connector, schema: Schema) -> Self {
         Self {
             id: Uuid::new_v4(),
             marked: std::sync::Mutex::default(),
             config,
+            tls,
             schema,
             rung: Arc::new(Notify::new()),
             line: Mutex::new(None),
@@ -75,7 +77,11 @@ impl Bell {
         if line.as_ref().is_some_and(|l| !l.client.is_closed()) {
             return Ok(());
         }
-        let (client, mut connection) = self.config.connect(NoTls).await.map_err(from_driver)?;
+        let (client, mut connection) = self
+            .config
+            .connect(Connector::clone(&self.tls))
+            .await
+            .map_err(from_driver)?;
         let rung = self.rung.clone();
         let reader = tokio::spawn(async move {
             // Ends with the connection.

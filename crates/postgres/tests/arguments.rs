@@ -95,7 +95,13 @@ fn silly(kind: &str) -> &'static [&'static str] {
         ],
         "bytea" => &["''", "decode(repeat('00', 300000), 'hex')"],
         "boolean" => &["true", "false"],
-        "text[]" => &["'{}'", "'{NULL}'", "'{\"\"}'", "ARRAY[repeat('x', 3000)]"],
+        "text[]" => &[
+            "'{}'",
+            "'{NULL}'",
+            "'{\"\"}'",
+            "ARRAY[repeat('x', 3000)]",
+            "ARRAY[['a', 'b']]",
+        ],
         other => panic!("no silly values for {other}"),
     }
 }

@@ -13,6 +13,8 @@ mod drivers;
 mod fixture;
 mod roles;
 mod schema;
+#[cfg(feature = "tls")]
+mod tls;
 mod wake;
 
 mod suite {

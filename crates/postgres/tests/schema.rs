@@ -309,3 +309,35 @@ async fn a_wrong_url_is_a_clear_error() {
         "{refused:?}"
     );
 }
+
+#[test]
+fn an_sslmode_that_is_not_known_is_refused_with_those_that_are() {
+    for mode in ["allow", "", "REQUIRE", "%ff"] {
+        let url = format!("postgres://u:s3cret@h/d?connect_timeout=1&sslmode={mode}");
+        let refused = Postgres::open(&url, Options::default()).err().unwrap().to_string();
+        assert!(refused.starts_with("store: sslmode: "), "{refused}");
+        assert!(!refused.contains("s3cret"), "{refused}");
+    }
+}
+
+/// Not a connection in plain text, and not a riddle.
+#[cfg(not(feature = "tls"))]
+#[test]
+fn a_program_without_tls_says_so() {
+    for url in [
+        "postgres://u@h/d?sslmode=require",
+        "postgres://u@h/d?sslmode=verify-ca",
+        "postgres://u@h/d?sslmode=verify-full",
+        "host=h user=u sslmode=require",
+    ] {
+        let refused = Postgres::open(url, Options::default()).err().unwrap().to_string();
+        assert!(refused.contains("without the feature \"tls\""), "{url}: {refused}");
+    }
+    for url in [
+        "postgres://u@h/d",
+        "postgres://u@h/d?sslmode=prefer",
+        "postgres://u@h/d?sslmode=disable",
+    ] {
+        assert!(Postgres::open(url, Options::default()).is_ok(), "{url}");
+    }
+}

@@ -16,6 +16,7 @@ use crate::url::StoreUrl;
 /// | `sqlite://shop.db`, `sqlite:///var/lib/shop.db` | that SQLite file; the path is taken as it is written |
 /// | `postgres://user@host/database` | that PostgreSQL database, schema `posthouse` |
 /// | `postgres://user@host/database?schema=shop` | the same, schema `shop` |
+/// | `postgres://user@host/database?sslmode=verify-full&sslrootcert=/etc/ca.pem` | the same, encrypted (feature `tls`), and the host proved to be the one named |
 ///
 /// ```no_run
 /// # use posthouse::{AnyStore, Filter};

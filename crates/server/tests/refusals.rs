@@ -236,6 +236,21 @@ fn a_database_that_is_not_there_is_unavailable() {
     assert!(run.failed_with(5).contains("no_such_database"), "{run:?}");
 }
 
+/// Asked for an encrypted connection, it makes one or none.
+#[test]
+fn a_server_without_tls_is_not_spoken_to_in_plain_text() {
+    let over = |mode: &str| run(&["--store", &format!("{}?sslmode={mode}", server()), "messages", "list"]);
+    for mode in ["require", "verify-full"] {
+        let list = over(mode);
+        assert!(list.failed_with(5).contains("server does not support TLS"), "{list:?}");
+    }
+    let unknown = over("maybe");
+    assert!(
+        unknown.failed_with(2).contains("sslmode: must be disable, prefer"),
+        "{unknown:?}"
+    );
+}
+
 /// The server is there, and says no: that is not "cannot be reached", and no reason to try again.
 #[test]
 fn a_role_without_rights_is_told_what_it_may_not_do() {
