@@ -17,6 +17,11 @@ mod schema;
 mod tls;
 mod wake;
 
+/// The same through PgBouncer in transaction mode.
+mod pooled {
+    posthouse_testkit::conformance!(crate::fixture::PostgresFixture::pooled);
+}
+
 mod suite {
     posthouse_testkit::conformance!(crate::fixture::PostgresFixture::new);
 }
