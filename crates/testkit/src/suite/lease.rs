@@ -1,7 +1,7 @@
 //! P3, P4, P5: only the holder of the lease finishes the message, and a stale write changes nothing at all.
 
 use posthouse_core::{
-    AttemptOutcome, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State, Verdict,
+    AttemptOutcome, AuditFilter, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State, Verdict,
 };
 use std::time::Duration;
 use uuid::Uuid;
@@ -365,7 +365,7 @@ pub async fn a_conflict_is_recorded(fx: &dyn Fixture) {
         (found.state, found.worker.as_deref(), found.epoch),
         (State::Leased, Some("w2"), 2)
     );
-    let audit = fx.admin().await.audit(Some(stale.id), 10).await.unwrap();
+    let audit = fx.admin().await.audit(&AuditFilter::of(stale.id)).await.unwrap();
     assert_eq!(audit.len(), 1);
     assert_eq!(
         (audit[0].action.as_str(), audit[0].actor.as_str()),
