@@ -73,7 +73,7 @@ pub trait Admin: Send + Sync {
     /// Stops all relays from sending to a destination. Pausing one that is paused changes nothing but the audit.
     async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error>;
 
-    /// Lets them go on. Answers whether it was paused.
+    /// Lets them go on. Answers whether it was paused; the audit has it in either case.
     async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error>;
 }
 
@@ -118,7 +118,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// How many rows to read: one more than a page, to know whether there is another.
+    /// How many messages a page holds. Read one more, to know whether there is another page.
     pub fn page_size(&self) -> u32 {
         if self.limit == 0 { 50 } else { self.limit.min(1000) }
     }
@@ -127,7 +127,7 @@ impl Filter {
 /// A page of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The messages, newest first.
+    /// The messages, in the order of the list.
     pub messages: Vec<MessageView>,
     /// Where the next page begins, when there is one.
     pub next: Option<i64>,
@@ -194,7 +194,7 @@ pub struct Counts {
     pub expired: Count,
     /// Keys that a dead or quarantined message blocks.
     pub blocked_keys: Count,
-    /// When the oldest message that could be sent now fell due.
+    /// When the oldest of those that are free fell due; beyond what is counted, the oldest of those that could be sent now.
     pub oldest_due: Option<Timestamp>,
     /// The store's clock.
     pub now: Option<Timestamp>,

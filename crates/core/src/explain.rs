@@ -365,7 +365,10 @@ impl fmt::Display for Cause {
                 write!(f, "message {id} of its order key comes first; that one is {state}")?;
                 due_at.map_or(Ok(()), |at| write!(f, " and not due until {at}"))
             }
-            Self::Delayed { due_at } => write!(f, "it is not due until {due_at}, as its producer asked"),
+            Self::Delayed { due_at } => write!(
+                f,
+                "it is not due until {due_at}, as its producer asked, or a relay that gave it back unsent"
+            ),
             Self::BackedOff {
                 due_at,
                 attempts,

@@ -2,12 +2,20 @@
 //! another process.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::{Timestamp, topic::TopicPattern};
+use crate::{
+    Invalid, Limits, Timestamp,
+    message::{check_name, check_optional_name, check_text},
+    topic::TopicPattern,
+};
 
-/// A relay as it describes itself.
+/// How long a relay is remembered after its last word, and the longest that a word may hold.
+pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+
+/// A relay as it describes itself. What another version leaves out is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Relay {
     /// Its name: the worker of its leases.
     pub name: String,
@@ -73,7 +81,7 @@ pub struct RelayView {
     /// What it told last.
     #[serde(flatten)]
     pub relay: Relay,
-    /// When it told it first under this name.
+    /// Since when it has been live without a break.
     pub started_at: Timestamp,
     /// When it told it last.
     pub seen_at: Timestamp,
@@ -81,7 +89,33 @@ pub struct RelayView {
     pub live: bool,
 }
 
+/// Refuses a name that no destination has.
+pub fn check_destination(name: &str) -> Result<(), Invalid> {
+    check_text("destination", name, Limits::DESTINATION_BYTES)
+}
+
 impl Relay {
+    /// Refuses what makes no sense, or could not be kept and shown.
+    pub fn check(&self, ttl: Duration) -> Result<(), Invalid> {
+        check_name("relay", &self.name)?;
+        check_optional_name("version", &self.version)?;
+        self.namespaces.iter().try_for_each(|n| check_name("namespace", n))?;
+        for route in &self.routes {
+            check_text("topic", &route.topic, Limits::DESTINATION_BYTES)?;
+            route.destinations.iter().try_for_each(|d| check_destination(d))?;
+        }
+        self.destinations
+            .iter()
+            .try_for_each(|h| check_destination(&h.destination))?;
+        self.limited_tenants
+            .iter()
+            .try_for_each(|t| check_optional_name("tenant", t))?;
+        if ttl < Duration::from_millis(1) || ttl > REMEMBERED {
+            return Err(Invalid::new("ttl", "must be between 1 ms and 24 hours"));
+        }
+        Ok(())
+    }
+
     /// The destinations of a topic in a namespace: nothing when this relay does not serve it.
     pub fn serves(&self, namespace: &str, topic: &str) -> Option<&[String]> {
         if !self.namespaces.is_empty() && !self.namespaces.iter().any(|n| n == namespace) {
@@ -211,6 +245,38 @@ mod tests {
         assert_eq!(view.relay.serves("default", "b").map(<[_]>::len), Some(2));
         view.relay.namespaces = vec!["own".into()];
         assert_eq!(view.relay.serves("default", "a.b"), None);
+    }
+
+    #[test]
+    fn a_relay_is_checked_before_any_traffic() {
+        let ttl = Duration::from_secs(15);
+        let sound = relay("r", &[("a.*", &["one"])], &[("one", Breaker::Open)]).relay;
+        sound.check(ttl).unwrap();
+        let refused = |change: &dyn Fn(&mut Relay)| {
+            let mut relay = sound.clone();
+            change(&mut relay);
+            relay.check(ttl).unwrap_err().field
+        };
+        assert_eq!(refused(&|r| r.name.clear()), "relay");
+        assert_eq!(refused(&|r| r.name = "x".repeat(256)), "relay");
+        assert_eq!(refused(&|r| r.version = "1\0".into()), "version");
+        assert_eq!(refused(&|r| r.namespaces = vec![String::new()]), "namespace");
+        assert_eq!(refused(&|r| r.routes[0].topic.clear()), "topic");
+        assert_eq!(
+            refused(&|r| r.routes[0].destinations = vec!["\n".into()]),
+            "destination"
+        );
+        assert_eq!(refused(&|r| r.destinations[0].destination.clear()), "destination");
+        assert_eq!(refused(&|r| r.limited_tenants = vec!["\u{9f}".into()]), "tenant");
+        for ttl in [Duration::ZERO, REMEMBERED + Duration::from_secs(1)] {
+            assert_eq!(sound.check(ttl).unwrap_err().field, "ttl");
+        }
+    }
+
+    #[test]
+    fn what_another_version_leaves_out_is_empty() {
+        let read: Relay = serde_json::from_str(r#"{"name": "r", "shoe_size": 42}"#).unwrap();
+        assert_eq!((read.name.as_str(), read.routes.len()), ("r", 0));
     }
 
     #[test]

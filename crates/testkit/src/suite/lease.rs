@@ -1,7 +1,7 @@
 //! P3, P4, P5: only the holder of the lease finishes the message, and a stale write changes nothing at all.
 
 use posthouse_core::{
-    AttemptOutcome, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State, Verdict,
+    AttemptOutcome, AuditFilter, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State, Verdict,
 };
 use std::time::Duration;
 use uuid::Uuid;
@@ -366,7 +366,7 @@ pub async fn a_conflict_is_recorded(fx: &dyn Fixture) {
         (State::Leased, Some("w2"), 2)
     );
     assert!(found.recorded);
-    let audit = fx.admin().await.audit(Some(stale.id), 10).await.unwrap();
+    let audit = fx.admin().await.audit(&AuditFilter::of(stale.id)).await.unwrap();
     assert_eq!(audit.len(), 1);
     assert_eq!(
         (audit[0].action.as_str(), audit[0].actor.as_str()),
@@ -419,5 +419,8 @@ pub async fn a_lease_that_ran_out_is_a_conflict(fx: &dyn Fixture) {
     fx.advance(LEASE).await;
     let found = fx.store().await.record_conflict(&lease, "w1").await.unwrap();
     assert!(found.recorded);
-    assert_eq!(fx.admin().await.audit(Some(lease.id), 10).await.unwrap().len(), 1);
+    assert_eq!(
+        fx.admin().await.audit(&AuditFilter::of(lease.id)).await.unwrap().len(),
+        1
+    );
 }
