@@ -1,7 +1,7 @@
 //! P10: messages of one order key are sent one after another, in the order of their producers.
 
 use posthouse_core::{Claim, Filter, Message, OnDead};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{crew::*, tools::*};
 use crate::Fixture;
@@ -217,7 +217,7 @@ pub async fn a_head_of_a_left_topic_holds_its_key(fx: &dyn Fixture) {
 pub async fn many_keys_that_fall_due_are_all_claimed(fx: &dyn Fixture) {
     let waiting = |n: usize| {
         let (key, tenant) = (format!("k{}", n % 70), format!("t{}", n % 3));
-        let late = if n % 5 == 0 { SECOND } else { SECOND * 0 };
+        let late = if n.is_multiple_of(5) { SECOND } else { Duration::ZERO };
         keyed(&key, &n.to_string()).tenant(tenant).delay(late)
     };
     put_all(fx, (0..420).map(waiting).collect()).await;
