@@ -9,7 +9,7 @@ BEGIN
     ON CONFLICT (name) DO UPDATE SET
         started_at = CASE WHEN r.until > t THEN r.started_at ELSE t END, seen_at = t, until = excluded.until, info = excluded.info;
     DELETE FROM relay r WHERE r.ctid = ANY (ARRAY(SELECT q.ctid FROM relay q WHERE q.seen_at < t - interval '1 day' FOR UPDATE SKIP LOCKED));
-    RETURN QUERY SELECT p.* FROM pause p ORDER BY p.destination;
+    RETURN QUERY SELECT p.* FROM pause p ORDER BY p.destination COLLATE "C";
 END $$;
 
 CREATE OR REPLACE FUNCTION posthouse.leave(p_name text) RETURNS void

@@ -21,8 +21,10 @@ BEGIN
         IF NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = x.name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', x.name);
         END IF;
-        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', s, x.name);
-        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM %I', s, x.name);
+        IF x.suffix <> 'owner' THEN
+            EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', s, x.name);
+            EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM %I', s, x.name);
+        END IF;
         EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', s, x.name);
         IF x.functions <> '{}' THEN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', (SELECT string_agg(format('%I.%I', s, f), ', ') FROM unnest(x.functions) f), x.name);

@@ -6,6 +6,7 @@ use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
     RelayView,
     admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in},
+    presence::check_destination,
     text::error_text,
 };
 use std::time::Duration;
@@ -29,6 +30,7 @@ impl Postgres {
 
     /// Pauses or resumes a destination.
     async fn switch(&self, sql: &str, destination: &str, actor: &str, reason: &str) -> Result<Vec<Row>, Error> {
+        check_destination(destination)?;
         let (actor, reason) = (error_text(actor), error_text(reason));
         let args: Args<'_> = &[(&destination, Type::TEXT), (&actor, Type::TEXT), (&reason, Type::TEXT)];
         self.rows(sql, args).await
@@ -207,12 +209,12 @@ impl Admin for Postgres {
 
     async fn relays(&self) -> Result<Vec<RelayView>, Error> {
         let sql =
-            "SELECT info, started_at, seen_at, until > posthouse.clock() AS live FROM posthouse.relay ORDER BY name";
+            "SELECT info, started_at, seen_at, until > posthouse.clock() AS live FROM posthouse.relay ORDER BY name COLLATE \"C\"";
         self.rows(sql, &[]).await?.iter().map(rows::relay).collect()
     }
 
     async fn pauses(&self) -> Result<Vec<Pause>, Error> {
-        let sql = "SELECT * FROM posthouse.pause ORDER BY destination";
+        let sql = "SELECT * FROM posthouse.pause ORDER BY destination COLLATE \"C\"";
         self.rows(sql, &[]).await?.iter().map(rows::pause).collect()
     }
 

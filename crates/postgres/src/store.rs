@@ -270,6 +270,7 @@ impl Store for Postgres {
     }
 
     async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
+        relay.check(ttl)?;
         let info = serde_json::to_value(relay).map_err(|e| Error::Internal(e.into()))?;
         let sql = self.schema.apply("SELECT * FROM posthouse.heartbeat($1, $2, $3)");
         let args: Args<'_> = &[

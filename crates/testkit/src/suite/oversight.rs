@@ -4,6 +4,7 @@ use posthouse_core::{
     AuditEntry, AuditFilter, Breaker, Claim, Counts, DeadReason, Error, Filter, Health, Message, MessageId, OnDead,
     Pause, Relay, RelayView, Route, State,
 };
+use std::time::Duration;
 
 use super::tools::*;
 use crate::Fixture;
@@ -666,7 +667,7 @@ pub async fn a_senseless_heartbeat_is_refused(fx: &dyn Fixture) {
         (&long, LEASE, "relay"),
         (&odd, LEASE, "relay"),
         (&version, LEASE, "version"),
-        (&relay("r1"), SECOND * 0, "ttl"),
+        (&relay("r1"), Duration::ZERO, "ttl"),
         (&relay("r1"), DAY * 2, "ttl"),
     ] {
         match store.heartbeat(relay, ttl).await {
