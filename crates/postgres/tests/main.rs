@@ -12,6 +12,7 @@ mod documentation;
 mod drivers;
 mod fixture;
 mod schema;
+mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
 mod wake;
