@@ -56,7 +56,7 @@ BEGIN
         -- Back to its own place in its key: pending again, or dead and in the way of the later ones.
         k AS (
             INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, wait, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
-            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, d.deliver_by, d.let_go_by,
+            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, CASE WHEN NOT d.blocking THEN d.deliver_by END, d.let_go_by,
                    d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go, d.blocks
             FROM d WHERE d.key IS NOT NULL AND (d.next = 2 OR d.blocking)),
         x AS (

@@ -13,6 +13,7 @@ mod drivers;
 mod fixture;
 mod roles;
 mod schema;
+mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
 mod wake;

@@ -90,6 +90,7 @@ macro_rules! __cases {
                 no_claim_is_empty_while_one_of_many_has_more
                 lapsed_messages_hide_no_free_one
                 left_topics_hide_no_free_one
+                a_topic_that_some_leave_is_sent_by_those_who_can
                 a_flood_that_falls_due_does_not_delay_another_tenant
                 a_flood_of_a_left_topic_does_not_delay_another_tenant
                 a_flood_that_falls_due_hides_nothing_from_a_scoped_claim
@@ -261,6 +262,7 @@ macro_rules! __cases {
                 keys_of_a_left_topic_hide_no_free_one
                 a_waiting_head_that_is_taken_away_frees_its_key
                 a_head_of_a_left_topic_holds_its_key
+                a_waiting_head_past_its_deliver_by_frees_its_key
                 many_keys_that_fall_due_are_all_claimed
                 a_key_in_use_delays_no_other_key
                 a_claim_serves_several_keys
