@@ -1,7 +1,7 @@
 //! P10: messages of one order key are sent one after another, in the order of their producers.
 
 use posthouse_core::{Claim, Filter, Message, OnDead};
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use super::{crew::*, tools::*};
 use crate::Fixture;
