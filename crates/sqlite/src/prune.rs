@@ -77,7 +77,11 @@ fn ended_before(tx: &Connection, cutoff: i64, now: i64, limit: usize) -> Result<
     while let Some(row) = rows.next().map_err(plain)? {
         let read = || Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?));
         let (seq, created_at, ended_at) = read().map_err(plain)?;
-        young = if created_at > cutoff && created_at <= now { young + 1 } else { 0 };
+        young = if created_at > cutoff && created_at <= now {
+            young + 1
+        } else {
+            0
+        };
         if young == YOUNG || old.len() >= limit {
             break;
         }

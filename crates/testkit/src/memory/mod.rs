@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, Capabilities, Claim, Claimed, Conflict, Durability, Error, Filter, Lease, Limits,
     MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake,
-    admin::{check_deliver_in, check_prune_limit}, lease::check_lease,
+    admin::{check_deliver_in, check_prune_limit},
+    lease::check_lease,
 };
 use std::{
     sync::{
