@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, admin::check_deliver_in,
+    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned,
+    admin::{check_deliver_in, check_prune_limit},
     text::error_text,
 };
 use std::time::Duration;
@@ -104,6 +105,7 @@ impl Admin for Postgres {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
         let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, Capabilities, Claim, Claimed, Conflict, Durability, Error, Filter, Lease, Limits,
     MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake,
-    admin::check_deliver_in, lease::check_lease,
+    admin::{check_deliver_in, check_prune_limit},
+    lease::check_lease,
 };
 use std::{
     sync::{
@@ -293,6 +294,7 @@ impl Admin for Memory {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         Ok(self.with(|tables| tables.prune(older_than, limit)))
     }
 
