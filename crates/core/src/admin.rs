@@ -53,7 +53,7 @@ pub trait Admin: Send + Sync {
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
     /// Removes messages that ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most
-    /// `limit` of each. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
+    /// `limit` of each, which is one or more. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
     /// What was done by hand and what conflicted, newest first.
@@ -84,6 +84,14 @@ pub fn check_deliver_in(deliver_in: Option<Duration>) -> Result<(), Invalid> {
             "deliver_in",
             "must be more than zero and at most ten years",
         ));
+    }
+    Ok(())
+}
+
+/// Refuses to remove at most nothing: a caller that goes on until there is no more would never end.
+pub fn check_prune_limit(limit: u32) -> Result<(), Invalid> {
+    if limit == 0 {
+        return Err(Invalid::new("max_rows", "must be one or more"));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
     RelayView,
-    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in},
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
     presence::check_destination,
     text::error_text,
 };
@@ -176,6 +176,7 @@ impl Admin for Postgres {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
         let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, DeadReason, Error, Event, Facts, Filter, Invalid, MessageId,
     MessageView, Page, Pause, Pruned, RelayView, RetryPolicy, State, Step, Timestamp,
-    admin::check_deliver_in,
+    admin::{check_deliver_in, check_prune_limit},
     machine::{Ctx, step},
     presence::check_destination,
     text::excerpt,
@@ -104,6 +104,7 @@ impl Admin for Sqlite {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         let old = self.aside(move |db| prune::find(db, older_than, limit)).await?;
         self.write(move |tx| prune::prune(tx, &old, limit)).await
     }

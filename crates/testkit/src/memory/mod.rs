@@ -8,7 +8,10 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Claimed, Conflict, Counts, Durability, Error, Facts,
     Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Relay, RelayView, Renewal, Settlement, Store,
-    Timestamp, Verdict, Wake, admin::check_deliver_in, lease::check_lease, presence::check_destination,
+    Timestamp, Verdict, Wake,
+    admin::{check_deliver_in, check_prune_limit},
+    lease::check_lease,
+    presence::check_destination,
 };
 use std::{
     sync::{
@@ -313,6 +316,7 @@ impl Admin for Memory {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         Ok(self.with(|tables| tables.prune(older_than, limit)))
     }
 

@@ -184,6 +184,7 @@ macro_rules! __cases {
                 prune_removes_at_most_its_limit
                 prune_until_it_is_done_leaves_nothing_behind
                 prune_with_any_age_is_answered
+                prune_of_at_most_nothing_is_refused
                 a_dead_message_that_blocks_its_key_is_not_pruned
                 a_list_shows_what_its_filter_says
                 a_list_is_paged_without_gaps

@@ -436,8 +436,16 @@ pub async fn prune_with_any_age_is_answered(fx: &dyn Fixture) {
     put_done(fx, message("42")).await;
     let admin = fx.admin().await;
     assert_eq!(admin.prune(Duration::MAX, 100).await.unwrap().messages, 0);
-    assert_eq!(admin.prune(Duration::ZERO, 0).await.unwrap().messages, 0);
     assert_eq!(admin.prune(Duration::ZERO, u32::MAX).await.unwrap().messages, 1);
+}
+
+/// A caller that goes on until there is no more would go on for ever.
+pub async fn prune_of_at_most_nothing_is_refused(fx: &dyn Fixture) {
+    let refused = fx.admin().await.prune(Duration::ZERO, 0).await.unwrap_err();
+    let Error::Invalid(invalid) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(invalid.field, "max_rows");
 }
 
 /// It holds its key until a person has dealt with it; gone, nobody would know why the key stands or why it moved.
