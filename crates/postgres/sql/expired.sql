@@ -68,7 +68,8 @@ END $$;
 
 -- Settles what ran out, of one tenant or of all, and answers how many. For workers in any language and for operators.
 CREATE OR REPLACE FUNCTION posthouse.repair_expired_leases(max_rows int DEFAULT 1000, tenant text DEFAULT NULL) RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     e record;

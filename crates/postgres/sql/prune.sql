@@ -53,6 +53,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT v.state FROM messages v WHERE v.seq = s AND v.finished_at <= cutoff OFFSET 0) v
         LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = s OFFSET 0) d ON true
         WHERE v.state = 'done' OR v.state = 'dead' AND s = ANY (buried) AND NOT d.blocking);
+    -- In the order in which producers lock them.
+    PERFORM FROM dedupe d WHERE d.id = ANY (ARRAY(SELECT m.id FROM message m WHERE m.seq = ANY (seqs) AND m.dedupe_key IS NOT NULL)) ORDER BY d.key_hash FOR UPDATE;
     UPDATE dedupe d SET ended_at = v.finished_at
     FROM unnest(seqs) s CROSS JOIN LATERAL (SELECT v.id, v.finished_at FROM messages v WHERE v.seq = s AND v.dedupe_key IS NOT NULL OFFSET 0) v
     WHERE d.id = ANY (ARRAY[v.id]);
