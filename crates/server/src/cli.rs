@@ -88,7 +88,7 @@ pub fn color_of(args: &[OsString]) -> Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell the whole story on a SQLite file of its own: commit, claim, takeover, retry, replay
+    /// Tell the whole story on a SQLite file of its own, on one screen
     Demo(Demo),
     /// Make the schema, or bring it up to date
     Migrate(Migrate),
@@ -134,6 +134,9 @@ pub struct Migrate {
     /// Change nothing; succeed only if the schema is up to date
     #[arg(long)]
     pub check: bool,
+    /// Make the roles too: owner, producer, relay, operator and viewer (PostgreSQL)
+    #[arg(long, conflicts_with = "check")]
+    pub roles: bool,
 }
 
 #[derive(Debug, Args)]
@@ -250,7 +253,7 @@ pub struct Which {
     /// Only this order key
     #[arg(long)]
     pub key: Option<String>,
-    /// Only those whose last attempt ended with this code, for instance http_503
+    /// Only those whose last attempt ended with this code: http_503
     #[arg(long)]
     pub code: Option<String>,
     /// Only those enqueued in the last TIME: 30s, 15m, 2h, 7d
@@ -350,7 +353,7 @@ Examples:
   posthouse dead list --reason exhausted --code http_503
   posthouse dead list --quarantined --tenant acme")]
 pub struct DeadList {
-    /// Only those that are dead for this reason: exhausted, rejected, lapsed, conflict or cancelled
+    /// Only those that are exhausted, rejected, lapsed, in conflict or cancelled
     #[arg(long, value_name = "REASON", value_parser = words(DeadReason::ALL, DeadReason::as_str))]
     #[arg(hide_possible_values = true)]
     pub reason: Option<DeadReason>,
@@ -364,13 +367,14 @@ pub struct DeadList {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = "posthouse dead replay [OPTIONS] <ID... | --all | --topic TOPIC | ...>")]
 #[command(group(ArgGroup::new("what").required(true).multiple(true)
     .args(["ids", "all", "topic", "tenant", "namespace", "key", "code", "since", "until", "because"])))]
 #[command(after_help = "\
 Examples:
   posthouse dead replay 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'the address is right now'
   posthouse dead replay --topic order.placed --code http_503 --dry-run
-  posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --reason 'the shop is back'
+  posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --reason 'it is back'
 
 By filter it needs --dry-run, which changes nothing, or --yes. It stops when their destination is
 paused or fails again.")]
