@@ -66,9 +66,13 @@ impl Output {
         self.data(&text)
     }
 
-    /// Whether something may be said about the data.
-    pub fn is_chatty(&self) -> bool {
-        !self.quiet && !self.json
+    /// Tells how far long work is, on a terminal, in one line that is written again and again; empty to remove it.
+    pub fn progress(&self, text: &str) {
+        if !self.quiet && !self.json && io::stderr().is_terminal() {
+            let mut stderr = io::stderr().lock();
+            // As for everything that is said: when it cannot be written, there is nobody to tell.
+            let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
+        }
     }
 
     /// Says something about the data.

@@ -2,11 +2,10 @@
 
 use posthouse::{
     AnyStore, Filter, State,
-    bulk::{BulkReplay, Preview},
+    bulk::{BulkReplay, Preview, Replayed},
 };
 use std::{
     fmt::Write as _,
-    io::IsTerminal,
     time::{Duration, Instant},
 };
 
@@ -92,9 +91,15 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
         }
         .help("look at them with --dry-run, then say --yes"));
     }
-    let mut progress = Progress::new(out, preview.count.value);
-    let done = bulk.run(&*admin, |done| progress.at(done.replayed + done.moved)).await;
-    progress.end();
+    let mut last = Instant::now();
+    let progress = |done: &Replayed| {
+        if last.elapsed() > Duration::from_millis(100) {
+            last = Instant::now();
+            out.progress(&format!("{} of {}", done.replayed + done.moved, preview.count.value));
+        }
+    };
+    let done = bulk.run(&*admin, progress).await;
+    out.progress("");
     let done = done?;
     if out.json {
         out.document(&done)?;
@@ -128,34 +133,4 @@ fn told(preview: &Preview, out: &Output) -> String {
         let _ = write!(text, "\nThe first of them:\n{}", messages::table(&preview.sample, out));
     }
     text
-}
-
-/// A line on a terminal that tells how far it is.
-struct Progress {
-    shown: bool,
-    total: u64,
-    last: Instant,
-}
-
-impl Progress {
-    fn new(out: &Output, total: u64) -> Self {
-        Self {
-            shown: out.is_chatty() && std::io::stderr().is_terminal(),
-            total,
-            last: Instant::now(),
-        }
-    }
-
-    fn at(&mut self, n: u64) {
-        if self.shown && self.last.elapsed() > Duration::from_millis(100) {
-            self.last = Instant::now();
-            eprint!("\r{n} of {} ", self.total);
-        }
-    }
-
-    fn end(&self) {
-        if self.shown {
-            eprint!("\r\x1b[K");
-        }
-    }
 }
