@@ -115,10 +115,10 @@ private_servers() {
 format() { cargo fmt --all --check; }
 lints() { cargo clippy --workspace --all-targets --features posthouse-postgres/sqlx,posthouse-postgres/tls --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls; }
-doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres/sqlx; }
+doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls; }
 
 tests() {
-    local features=(--features posthouse-postgres/sqlx)
+    local features=(--features posthouse-postgres/sqlx,posthouse-postgres/tls)
     if cargo nextest --version >/dev/null 2>&1; then
         cargo nextest run "${features[@]}" --no-fail-fast --status-level fail --final-status-level fail "$@"
     else

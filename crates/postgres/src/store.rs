@@ -159,7 +159,13 @@ impl Postgres {
 
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let client = self.client().await?;
-        client.query_typed(sql, args).await.map_err(from_driver)
+        let answer = client.query_typed(sql, args).await;
+        if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
+            // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
+            // no finds nothing in the way because of having asked.
+            client.simple_query("").await.ok();
+        }
+        answer.map_err(from_driver)
     }
 }
 
