@@ -5,11 +5,12 @@
 #   ./test.sh fast     formatting and tests of the core alone; no server
 #
 # On a bare Debian with Rust and a C compiler it installs what is missing from Debian's packages (when it may), starts a
-# private PostgreSQL (own data folder, free port, loopback only), runs everything, and stops what it started, by process id.
+# private PostgreSQL and PgBouncer (own data folder, free ports, loopback only), runs everything, and stops what it started, by process id.
 # It needs no server that somebody else started. A part that cannot run is named, and fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/postgres.sh
+. scripts/pgbouncer.sh
 
 mode=${1:-all}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
@@ -21,6 +22,7 @@ times=() running='' since=0
 stop() {
     local status=$? at=$running
     timed
+    stop_pgbouncer
     stop_postgres
     drop_policy
     rm -rf "$scratch"
@@ -80,6 +82,7 @@ install_missing() {
     local missing=()
     [ -n "$(find_postgres)" ] || missing+=(postgresql)
     command -v psql >/dev/null || missing+=(postgresql-client)
+    PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || missing+=(pgbouncer)
     command -v openssl >/dev/null || missing+=(openssl)
     [ -x /usr/bin/python3 ] || missing+=(python3)
     /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing+=(python3-psycopg)
@@ -100,10 +103,13 @@ install_missing() {
     return "$status"
 }
 
-private_postgres() {
+private_servers() {
     start_postgres "$scratch" fast
     export POSTHOUSE_TEST_POSTGRES=$PG_URL POSTHOUSE_TEST_PSQL=$PG_BIN/psql POSTHOUSE_TEST_PYTHON=/usr/bin/python3
     echo "PostgreSQL from $PG_BIN at $PG_URL"
+    start_pgbouncer "$scratch"
+    export POSTHOUSE_TEST_PGBOUNCER=$BOUNCER_URL
+    echo "PgBouncer in front of it at $BOUNCER_URL"
 }
 
 format() { cargo fmt --all --check; }
@@ -114,9 +120,9 @@ doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres
 tests() {
     local features=(--features posthouse-postgres/sqlx,posthouse-postgres/tls)
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run "$@" "${features[@]}" --no-fail-fast --status-level fail --final-status-level fail
+        cargo nextest run "${features[@]}" --no-fail-fast --status-level fail --final-status-level fail "$@"
     else
-        cargo test "$@" "${features[@]}" --lib --bins --tests --no-fail-fast --quiet
+        cargo test "${features[@]}" --lib --bins --tests --no-fail-fast --quiet "$@"
     fi
 }
 
@@ -124,6 +130,18 @@ tests() {
 story() {
     cargo build --workspace --bins --examples --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls
     BUILT=yes examples/payment_dispatch/run
+}
+
+# All but the suite through the pooler, which is run apart. Both runners take `-- --skip`.
+most_tests() { tests --workspace -- --skip pooled::; }
+
+# The whole suite through PgBouncer, which is restarted in the middle.
+pooled_tests() {
+    local first=(enqueue dedupe claim lease settle operator)
+    tests -p posthouse-postgres -- "${first[@]/#/pooled::}"
+    stop_pgbouncer
+    start_pgbouncer "$scratch"
+    tests -p posthouse-postgres -- pooled:: $(printf -- '--skip pooled::%s:: ' "${first[@]}")
 }
 
 case $mode in
@@ -136,11 +154,12 @@ case $mode in
         stage "tools" tools
         stage "formatting" format
         stage "missing packages" install_missing
-        stage "private PostgreSQL" private_postgres
+        stage "private servers" private_servers
         stage "lints" lints
         stage "documentation" docs
         stage "documentation examples" doc_tests
-        stage "tests" tests --workspace
+        stage "tests" most_tests
+        stage "tests through PgBouncer" pooled_tests
         stage "example: payment_dispatch" story
         ;;
     *)

@@ -4,7 +4,11 @@ use async_trait::async_trait;
 use serde::Serialize;
 use std::time::Duration;
 
-use crate::{Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp};
+use crate::{
+    Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp,
+    explain::{Cause, Facts, explain},
+    presence::{DestinationView, Pause, RelayView, destinations},
+};
 
 /// Looking at messages, and moving those that the relay will not.
 #[async_trait]
@@ -12,8 +16,21 @@ pub trait Admin: Send + Sync {
     /// One message.
     async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error>;
 
-    /// Messages by filter, newest first.
+    /// Messages by filter, newest first unless it says otherwise. A store looks at a bounded number of messages for one page,
+    /// so that a rare filter over millions answers at once; the page tells where to go on.
     async fn list(&self, filter: &Filter) -> Result<Page, Error>;
+
+    /// How many messages there are. Never a scan of all of them.
+    async fn counts(&self) -> Result<Counts, Error>;
+
+    /// What bears on one message, for [`explain`](Self::explain).
+    async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error>;
+
+    /// Why a message is not delivered: every cause that applies, the one that must change first in front.
+    async fn explain(&self, id: MessageId) -> Result<Vec<Cause>, Error> {
+        let facts = self.facts(id).await?.ok_or(Error::NotFound(id))?;
+        Ok(explain(&facts))
+    }
 
     /// The evidence of one message, oldest first.
     async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error>;
@@ -36,11 +53,28 @@ pub trait Admin: Send + Sync {
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
     /// Removes messages that ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most
-    /// `limit` of each. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
+    /// `limit` of each, which is one or more. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
-    /// What was done by hand and what conflicted, newest first; of one message, or of all.
-    async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error>;
+    /// What was done by hand and what conflicted, newest first.
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error>;
+
+    /// The relays that have told of themselves, by name. One that has been silent for a day is forgotten.
+    async fn relays(&self) -> Result<Vec<RelayView>, Error>;
+
+    /// The destinations that are paused, by name.
+    async fn pauses(&self) -> Result<Vec<Pause>, Error>;
+
+    /// Every destination that a live relay sends to or that is paused.
+    async fn destinations(&self) -> Result<Vec<DestinationView>, Error> {
+        Ok(destinations(&self.relays().await?, &self.pauses().await?))
+    }
+
+    /// Stops all relays from sending to a destination. Pausing one that is paused changes nothing but the audit.
+    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error>;
+
+    /// Lets them go on. Answers whether it was paused; the audit has it in either case.
+    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error>;
 }
 
 /// Refuses a new deliver-by that would be over at once, or is out of sight.
@@ -50,6 +84,14 @@ pub fn check_deliver_in(deliver_in: Option<Duration>) -> Result<(), Invalid> {
             "deliver_in",
             "must be more than zero and at most ten years",
         ));
+    }
+    Ok(())
+}
+
+/// Refuses to remove at most nothing: a caller that goes on until there is no more would never end.
+pub fn check_prune_limit(limit: u32) -> Result<(), Invalid> {
+    if limit == 0 {
+        return Err(Invalid::new("max_rows", "must be one or more"));
     }
     Ok(())
 }
@@ -67,14 +109,24 @@ pub struct Filter {
     pub state: Option<State>,
     /// Only this order key.
     pub order_key: Option<String>,
-    /// Only messages enqueued before this one: the `next` of the page before.
-    pub before: Option<i64>,
+    /// Only dead ones of this reason.
+    pub reason: Option<DeadReason>,
+    /// Only those whose last attempt ended with this code.
+    pub code: Option<String>,
+    /// Only those enqueued at this time or later.
+    pub since: Option<Timestamp>,
+    /// Only those enqueued before this time.
+    pub until: Option<Timestamp>,
+    /// Oldest first: for work that must keep the order of keys.
+    pub oldest_first: bool,
+    /// Only messages beyond this one, in the order of the list: the `next` of the page before.
+    pub beyond: Option<i64>,
     /// At most this many; 50 when zero, 1,000 at most.
     pub limit: u32,
 }
 
 impl Filter {
-    /// How many rows to read: one more than a page, to know whether there is another.
+    /// How many messages a page holds. Read one more, to know whether there is another page.
     pub fn page_size(&self) -> u32 {
         if self.limit == 0 { 50 } else { self.limit.min(1000) }
     }
@@ -83,20 +135,106 @@ impl Filter {
 /// A page of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The messages, newest first.
+    /// The messages, in the order of the list.
     pub messages: Vec<MessageView>,
     /// Where the next page begins, when there is one.
     pub next: Option<i64>,
 }
 
 impl Page {
-    /// Makes a page from one row more than it holds.
-    pub fn of(mut rows: Vec<MessageView>, filter: &Filter) -> Self {
+    /// Makes a page from one row more than it holds. `looked_to` is the last message that the store looked at when it stopped
+    /// before the end.
+    pub fn of(mut rows: Vec<MessageView>, filter: &Filter, looked_to: Option<i64>) -> Self {
         let size = filter.page_size() as usize;
         let more = rows.len() > size;
         rows.truncate(size);
-        let next = if more { rows.last().map(|m| m.seq) } else { None };
+        let next = if more { rows.last().map(|m| m.seq) } else { looked_to };
         Self { messages: rows, next }
+    }
+}
+
+/// How many messages one page looks at before it answers with what it has.
+pub const LOOKED_AT_MOST: u32 = 100_000;
+
+/// A number of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// How many.
+    pub value: u64,
+    /// Whether it was counted. If not, it is the database's estimate.
+    pub exact: bool,
+}
+
+impl Count {
+    /// A number that was counted.
+    pub const fn exact(value: u64) -> Self {
+        Self { value, exact: true }
+    }
+
+    /// The sum; exact when both are.
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            value: self.value.saturating_add(other.value),
+            exact: self.exact && other.exact,
+        }
+    }
+}
+
+/// Up to this many of a kind are counted; beyond it, a number is an estimate.
+pub const COUNTED_AT_MOST: u32 = 10_000;
+
+/// How many messages there are, by where they stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Free: due, or behind another of their key.
+    pub ready: Count,
+    /// Not due yet: delayed or backed off.
+    pub scheduled: Count,
+    /// In flight.
+    pub leased: Count,
+    /// Delivered, and not pruned yet.
+    pub done: Count,
+    /// Given up.
+    pub dead: Count,
+    /// Held by operators.
+    pub quarantined: Count,
+    /// Leases that have run out and were not taken back yet.
+    pub expired: Count,
+    /// Keys that a dead or quarantined message blocks.
+    pub blocked_keys: Count,
+    /// When the oldest of those that are free fell due; beyond what is counted, the oldest of those that could be sent now.
+    pub oldest_due: Option<Timestamp>,
+    /// The store's clock.
+    pub now: Option<Timestamp>,
+}
+
+/// Which lines of the audit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditFilter {
+    /// Only of this message.
+    pub id: Option<MessageId>,
+    /// Only by this actor.
+    pub actor: Option<String>,
+    /// Only of this action.
+    pub action: Option<String>,
+    /// Only lines older than this one: the number of the last line of the page before.
+    pub before: Option<i64>,
+    /// At most this many; 50 when zero, 1,000 at most.
+    pub limit: u32,
+}
+
+impl AuditFilter {
+    /// The lines of one message.
+    pub fn of(id: MessageId) -> Self {
+        Self {
+            id: Some(id),
+            ..Self::default()
+        }
+    }
+
+    /// How many lines to read.
+    pub fn page_size(&self) -> u32 {
+        if self.limit == 0 { 50 } else { self.limit.min(1000) }
     }
 }
 
@@ -172,14 +310,18 @@ fn digest_text<S: serde::Serializer>(digest: &Option<Digest>, serializer: S) -> 
 /// One line of the audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AuditEntry {
+    /// Its number; rising.
+    pub n: i64,
     /// When.
     pub at: Timestamp,
     /// Who.
     pub actor: String,
-    /// What: `replay`, `quarantine`, `cancel`, `resolve`, `discard` or `outbox_flush_conflict`.
+    /// What: `replay`, `quarantine`, `cancel`, `resolve`, `discard`, `pause`, `resume` or `outbox_flush_conflict`.
     pub action: String,
     /// Which message.
-    pub id: MessageId,
+    pub id: Option<MessageId>,
+    /// Or which destination.
+    pub destination: Option<String>,
     /// Why, or what was found.
     pub detail: String,
 }

@@ -9,37 +9,44 @@
 //! | what is sent | [`message`], [`limits`], [`headers`] |
 //! | what may happen to it | [`machine`], [`retry`], [`attempt`] |
 //! | who may finish it | [`lease`], [`settlement`] |
+//! | what operators are told | [`explain`], [`presence`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
 
 pub mod admin;
 pub mod attempt;
 pub mod digest;
 pub mod error;
+pub mod explain;
 pub mod headers;
 pub mod id;
 pub mod lease;
 pub mod limits;
 pub mod machine;
 pub mod message;
+pub mod presence;
 pub mod retry;
 pub mod settlement;
 pub mod store;
 pub mod text;
 pub mod timestamp;
+pub mod topic;
 pub mod transport;
 
-pub use admin::{Admin, AuditEntry, Filter, MessageView, Page, Pruned};
+pub use admin::{Admin, AuditEntry, AuditFilter, Count, Counts, Filter, MessageView, Page, Pruned};
 pub use attempt::{Attempt, AttemptOutcome};
 pub use digest::Digest;
 pub use error::{BoxError, Code, Error, Invalid};
+pub use explain::{Cause, Facts};
 pub use headers::Headers;
 pub use id::{LeaseToken, MessageId};
 pub use lease::{Claim, Claimed, Conflict, Lease, Renewal};
 pub use limits::Limits;
 pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
 pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
+pub use presence::{Breaker, DestinationView, Health, Pause, Relay, RelayView, Route};
 pub use retry::{Backoff, RetryPolicy};
 pub use settlement::{Next, Settlement, Verdict};
 pub use store::{Capabilities, Durability, Store, Wake, repair};
 pub use timestamp::Timestamp;
+pub use topic::TopicPattern;
 pub use transport::{Delivery, Outcome, Transport};

@@ -270,7 +270,7 @@ fn check_topic(topic: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn check_optional_name(field: &'static str, text: &str) -> Result<(), Invalid> {
+pub(crate) fn check_optional_name(field: &'static str, text: &str) -> Result<(), Invalid> {
     if text.is_empty() {
         Ok(())
     } else {
@@ -278,11 +278,11 @@ fn check_optional_name(field: &'static str, text: &str) -> Result<(), Invalid> {
     }
 }
 
-fn check_name(field: &'static str, text: &str) -> Result<(), Invalid> {
+pub(crate) fn check_name(field: &'static str, text: &str) -> Result<(), Invalid> {
     check_text(field, text, Limits::NAME_BYTES)
 }
 
-fn check_text(field: &'static str, text: &str, most: usize) -> Result<(), Invalid> {
+pub(crate) fn check_text(field: &'static str, text: &str, most: usize) -> Result<(), Invalid> {
     if text.is_empty() {
         return Err(Invalid::new(field, "is empty"));
     }

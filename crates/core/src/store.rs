@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use std::time::Duration;
 
-use crate::{Claim, Claimed, Conflict, Error, Lease, Renewal, Settlement, Verdict};
+use crate::{Claim, Claimed, Conflict, Error, Lease, Pause, Relay, Renewal, Settlement, Verdict};
 
 /// How a relay takes and finishes work. No default bodies: a wrapper must say what it does with each.
 #[async_trait]
@@ -30,6 +30,12 @@ pub trait Store: Send + Sync {
 
     /// Writes into the audit what a worker that lost its lease found in its place; nothing if it holds it still.
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error>;
+
+    /// Tells of a relay, for as long as `ttl`; answers the destinations that operators have paused.
+    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error>;
+
+    /// A relay leaves: it is not live any more.
+    async fn leave(&self, relay: &str) -> Result<(), Error>;
 
     /// Says that `worker` is about to sleep. It must claim once more before it does, or it may miss what came before.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;

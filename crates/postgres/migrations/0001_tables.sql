@@ -57,9 +57,11 @@ CREATE TABLE posthouse.sched (
     max_attempts smallint NOT NULL,
     releases     smallint NOT NULL DEFAULT 0
 );
-CREATE INDEX sched_due ON posthouse.sched (due_at);
--- By lane too, so that one tenant's flood of due messages stands before nobody else's.
-CREATE INDEX sched_lane ON posthouse.sched (lane, due_at);
+-- A message comes back into the line when it is due, or to be given up, whichever is first. By lane too, so that one tenant's
+-- flood stands before nobody else's, and by namespace, so that a relay of some namespaces finds what is there.
+CREATE INDEX sched_due ON posthouse.sched ((least(due_at, deliver_by)));
+CREATE INDEX sched_lane ON posthouse.sched (lane, (least(due_at, deliver_by)));
+CREATE INDEX sched_space ON posthouse.sched ((lane >> 32), (least(due_at, deliver_by)));
 
 -- Due, but of a topic that the last claimer could not send: out of the way until a claim comes that can.
 CREATE TABLE posthouse.parked (
@@ -107,8 +109,9 @@ CREATE TABLE posthouse.keyed (
 );
 CREATE INDEX keyed_walk ON posthouse.keyed (lane, key_hash, key, pos) WHERE wait = 0;
 CREATE INDEX keyed_hold ON posthouse.keyed (lane, key_hash, key, pos) WHERE wait IN (1, 3);
-CREATE INDEX keyed_due ON posthouse.keyed (due_at) WHERE wait = 1;
-CREATE INDEX keyed_lane ON posthouse.keyed (lane, due_at) WHERE wait = 1;
+CREATE INDEX keyed_due ON posthouse.keyed ((least(due_at, deliver_by))) WHERE wait = 1;
+CREATE INDEX keyed_lane ON posthouse.keyed (lane, (least(due_at, deliver_by))) WHERE wait = 1;
+CREATE INDEX keyed_space ON posthouse.keyed ((lane >> 32), (least(due_at, deliver_by))) WHERE wait = 1;
 CREATE INDEX keyed_topic ON posthouse.keyed (lane, topic, seq) WHERE wait = 3;
 CREATE INDEX keyed_moved ON posthouse.keyed (seq) WHERE pos <> seq;
 
@@ -139,9 +142,12 @@ CREATE INDEX leased_key ON posthouse.leased (lane, key_hash, key) WHERE key IS N
 CREATE TABLE posthouse.deadline (
     until timestamptz NOT NULL,
     token uuid NOT NULL,
+    -- The lower half of the lanes, when the claim was for one tenant: it may be tidied up by that tenant's workers alone.
+    half  bigint,
     seqs  bigint[] NOT NULL
 );
 CREATE INDEX deadline_until ON posthouse.deadline (until);
+CREATE INDEX deadline_half ON posthouse.deadline (half, until);
 
 -- The evidence: one record for each counted lease, never updated.
 CREATE TABLE posthouse.attempt (
@@ -208,7 +214,9 @@ CREATE INDEX receipt_seq ON posthouse.receipt (seq);
 CREATE TABLE posthouse.audit (
     n          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL,
-    message_id uuid NOT NULL,
+    message_id uuid,
+    -- Or the destination that it is about.
+    destination text,
     actor      text NOT NULL,
     action     text NOT NULL,
     detail     text NOT NULL
@@ -222,6 +230,23 @@ CREATE UNLOGGED TABLE posthouse.sleeper (
     worker text NOT NULL,
     until  timestamptz NOT NULL,
     PRIMARY KEY (bell, worker)
+);
+
+-- What relays tell of themselves, and until when it holds.
+CREATE TABLE posthouse.relay (
+    name       text PRIMARY KEY,
+    started_at timestamptz NOT NULL,
+    seen_at    timestamptz NOT NULL,
+    until      timestamptz NOT NULL,
+    info       jsonb NOT NULL
+);
+
+-- Destinations that operators have stopped.
+CREATE TABLE posthouse.pause (
+    destination text PRIMARY KEY,
+    at          timestamptz NOT NULL,
+    actor       text NOT NULL,
+    reason      text NOT NULL
 );
 
 -- The number from which the next round of retention goes on. A hint: at the end it starts again from the beginning. One record.

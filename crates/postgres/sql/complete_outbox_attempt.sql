@@ -63,36 +63,38 @@ CREATE OR REPLACE FUNCTION posthouse.complete_outbox_attempt(
     receipt text DEFAULT NULL, code text DEFAULT NULL, keep_receipt boolean DEFAULT false,
     roll double precision DEFAULT NULL)
 RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
+    number bigint;
     own leased;
     d record;
-    answer text;
+    answer text := 'lost';
 BEGIN
     PERFORM check_lease(complete_outbox_attempt.id, lease_token, worker_id);
     -- A mistake in the call is told first: it must not read as a lost lease.
     IF complete_outbox_attempt.outcome IS NULL OR complete_outbox_attempt.outcome NOT IN ('delivered', 'duplicate', 'retry', 'rejected', 'released') THEN
         RAISE 'outcome: must be delivered, duplicate, retry, rejected or released' USING ERRCODE = 'P7006';
     END IF;
-    SELECT l.* INTO own FROM message m JOIN leased l ON l.seq = m.seq
-    WHERE m.id = complete_outbox_attempt.id AND l.token = lease_token FOR UPDATE OF l;
-    IF NOT FOUND THEN
-        RETURN repeated_completion(complete_outbox_attempt.id, lease_token, complete_outbox_attempt.outcome);
+    SELECT m.seq INTO number FROM message m WHERE m.id = complete_outbox_attempt.id;
+    -- Not locked here: `settle` locks it with the rest of its run, in the order that everybody keeps. What is read of it does not
+    -- change under one token.
+    SELECT l.* INTO own FROM leased l WHERE l.seq = number AND l.token = lease_token;
+    IF FOUND THEN
+        SELECT * INTO d FROM decide(complete_outbox_attempt.outcome, own.attempts, own.max_attempts, own.releases, retry_after, coalesce(roll, random()));
+        BEGIN
+            SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
+                           ARRAY[own.max_attempts::bigint],
+                           ARRAY[CASE WHEN complete_outbox_attempt.outcome = 'released' THEN 'released_too_often' ELSE clean(complete_outbox_attempt.code, 64) END], ARRAY[clean(complete_outbox_attempt.error, 512)],
+                           ARRAY[clean_receipt(complete_outbox_attempt.receipt)]))[1] INTO answer;
+        EXCEPTION WHEN SQLSTATE 'P7010' THEN
+            -- The deadline passed in this very moment: nothing was ended.
+            answer := 'lost';
+        END;
     END IF;
-    SELECT * INTO d FROM decide(complete_outbox_attempt.outcome, own.attempts, own.max_attempts, own.releases, retry_after, coalesce(roll, random()));
-    BEGIN
-        SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
-                       ARRAY[own.max_attempts::bigint],
-                       ARRAY[CASE WHEN complete_outbox_attempt.outcome = 'released' THEN 'released_too_often' ELSE clean(complete_outbox_attempt.code, 64) END], ARRAY[clean(complete_outbox_attempt.error, 512)],
-                       ARRAY[clean_receipt(complete_outbox_attempt.receipt)]))[1] INTO answer;
-    EXCEPTION WHEN SQLSTATE 'P7010' THEN
-        -- The deadline passed in this very moment. The message is locked, so there is nothing to judge again.
-        answer := 'lost';
-    END;
-    IF answer = 'lost' THEN
-        RAISE 'the lease on message % is lost', complete_outbox_attempt.id USING ERRCODE = 'P7002',
-            HINT = 'somebody else may finish it now; forget it, and call record_conflict if you want it on record';
+    IF answer <> 'settled' THEN
+        RETURN repeated_completion(number, complete_outbox_attempt.id, lease_token, complete_outbox_attempt.outcome);
     END IF;
     IF complete_outbox_attempt.keep_receipt AND d.evidence = 1 AND receipt IS NOT NULL THEN
         PERFORM keep_receipt(own.seq, clean_receipt(receipt));
@@ -101,14 +103,15 @@ BEGIN
 END $$;
 
 -- The lease is gone. If this very completion ended it (its reply was lost), say so again; else the lease is lost.
-CREATE OR REPLACE FUNCTION posthouse.repeated_completion(p_id uuid, p_token uuid, p_outcome text) RETURNS text
-LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+CREATE OR REPLACE FUNCTION posthouse.repeated_completion(p_seq bigint, p_id uuid, p_token uuid, p_outcome text) RETURNS text
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     -- A release that counted is on record as a retry, with a code of its own.
-    IF EXISTS (SELECT FROM message m JOIN attempt a ON a.seq = m.seq WHERE m.id = p_id AND a.token = p_token
+    IF EXISTS (SELECT FROM attempt a WHERE a.seq = p_seq AND a.token = p_token
                AND p_outcome = CASE a.code WHEN 'released_too_often' THEN 'released' ELSE outcome_word(a.outcome) END)
-       OR p_outcome = 'released' AND EXISTS (SELECT FROM message m JOIN live v ON v.seq = m.seq WHERE m.id = p_id AND v.released = p_token) THEN
-        RETURN (SELECT v.state FROM messages v WHERE v.id = p_id);
+       OR p_outcome = 'released' AND EXISTS (SELECT FROM live v WHERE v.seq = p_seq AND v.released = p_token) THEN
+        RETURN (SELECT v.state FROM messages v WHERE v.seq = p_seq);
     END IF;
     RAISE 'the lease on message % is lost', p_id USING ERRCODE = 'P7002',
         HINT = 'somebody else may finish it now; forget it, and call record_conflict if you want it on record';

@@ -1,6 +1,6 @@
--- Leases that ran out, by number from above p_after; of one tenant alone, or of all. Hints whose leases have all ended are cleared away, and hints whose
--- leases were renewed move to the next deadline. So many hints are visited that cleared ones do not make it look done. A lease that a handler's own transaction is settling right now is left.
--- Looking for one tenant's moves no hint: others' leases are in them.
+-- Leases that ran out, by number from above p_after; of one tenant alone, or of all. Hints whose leases have all ended are cleared
+-- away, and hints whose leases were renewed move to the next deadline; looking for one tenant's moves only hints that are its own.
+-- A lease that somebody has locked, as a handler's own transaction does, is left, and does not count.
 CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int, p_tenant text DEFAULT NULL)
 RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
@@ -8,37 +8,68 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 #variable_conflict use_column
 DECLARE
     t CONSTANT timestamptz := clock();
-    h record;
-    held record;
     over bigint[] := '{}';
+    found record;
 BEGIN
-    IF p_tenant IS NOT NULL THEN
-        over := ARRAY(
-            SELECT l.seq FROM (SELECT d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 20000) d
-            CROSS JOIN LATERAL (SELECT l.seq FROM leased l WHERE l.seq = ANY (d.seqs) AND l.token = d.token AND l.until <= t AND l.seq > p_after
-                                AND l.lane & 4294967295 = tenant_half(p_tenant)) l
-            WHERE EXISTS (SELECT FROM message m WHERE m.seq = l.seq AND m.tenant = p_tenant));
-    ELSE FOR h IN SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.until <= t ORDER BY d.until LIMIT 20000 FOR UPDATE SKIP LOCKED LOOP
-        SELECT min(l.until) AS first, array_agg(l.seq) AS seqs, array_agg(l.seq) FILTER (WHERE l.until <= t AND l.seq > p_after) AS late
-        INTO held FROM leased l WHERE l.seq = ANY (h.seqs) AND l.token = h.token;
-        IF held.seqs IS NULL THEN
-            DELETE FROM deadline d WHERE d.ctid = h.c;
-        ELSIF held.first > t THEN
-            UPDATE deadline d SET until = held.first, seqs = held.seqs WHERE d.ctid = h.c;
+    -- So many hints are visited that cleared ones do not make it look done; bounded all the same.
+    FOR round IN 1..20 LOOP
+        IF p_tenant IS NULL THEN
+            SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), NULL) x;
         ELSE
-            over := over || coalesce(held.late, '{}');
+            SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), tenant_half(p_tenant)) x;
         END IF;
-        EXIT WHEN cardinality(over) >= p_most;
-    END LOOP; END IF;
+        over := over || found.seqs;
+        EXIT WHEN found.visited < 5000 OR cardinality(over) >= p_most;
+    END LOOP;
+    IF p_tenant IS NOT NULL AND cardinality(over) < p_most THEN
+        -- In hints of claims for all, there may be some of this tenant's. Those who claim for all tidy them up.
+        over := over || ARRAY(
+            SELECT l.seq FROM (SELECT d.token, d.seqs FROM deadline d WHERE d.half IS NULL AND d.until <= t ORDER BY d.half, d.until LIMIT 20000) d
+            CROSS JOIN LATERAL (SELECT l.seq FROM leased l WHERE l.seq = ANY (d.seqs) AND l.token = d.token AND l.until <= t AND l.seq > p_after
+                                AND l.lane & 4294967295 = tenant_half(p_tenant) FOR UPDATE SKIP LOCKED) l);
+    END IF;
     RETURN QUERY
     SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind
-    FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t ORDER BY l.seq LIMIT p_most FOR UPDATE SKIP LOCKED) l
+    FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t
+            AND (p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = l.seq AND m.tenant = p_tenant)) ORDER BY l.seq LIMIT p_most) l
     CROSS JOIN LATERAL (SELECT m.id, m.kind FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
+END $$;
+
+-- One round of it over 5,000 hints: of claims for one tenant (p_half), or of all. Answers leases that are locked now.
+CREATE OR REPLACE FUNCTION posthouse.ran_out_by(p_now timestamptz, p_after bigint, p_most int, p_half bigint, OUT seqs bigint[], OUT visited int)
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    h record;
+    held record;
+BEGIN
+    seqs := '{}';
+    visited := 0;
+    FOR h IN
+        SELECT d.c, d.token, d.seqs FROM (
+            SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE p_half IS NULL AND d.until <= p_now ORDER BY d.until LIMIT 5000 FOR UPDATE SKIP LOCKED) d
+        UNION ALL
+        SELECT d.c, d.token, d.seqs FROM (
+            SELECT d.ctid AS c, d.token, d.seqs FROM deadline d WHERE d.half = p_half AND d.until <= p_now ORDER BY d.half, d.until LIMIT 5000 FOR UPDATE SKIP LOCKED) d
+    LOOP
+        visited := visited + 1;
+        SELECT min(l.until) AS first, array_agg(l.seq) AS seqs INTO held FROM leased l WHERE l.seq = ANY (h.seqs) AND l.token = h.token;
+        IF held.seqs IS NULL THEN
+            DELETE FROM deadline d WHERE d.ctid = h.c;
+        ELSIF held.first > p_now THEN
+            UPDATE deadline d SET until = held.first, seqs = held.seqs WHERE d.ctid = h.c;
+        ELSE
+            seqs := ran_out_by.seqs || ARRAY(SELECT l.seq FROM leased l WHERE l.seq = ANY (held.seqs) AND l.token = h.token AND l.until <= p_now AND l.seq > p_after FOR UPDATE SKIP LOCKED);
+        END IF;
+        EXIT WHEN cardinality(ran_out_by.seqs) >= p_most;
+    END LOOP;
 END $$;
 
 -- Settles what ran out, of one tenant or of all, and answers how many. For workers in any language and for operators.
 CREATE OR REPLACE FUNCTION posthouse.repair_expired_leases(max_rows int DEFAULT 1000, tenant text DEFAULT NULL) RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     e record;

@@ -34,6 +34,8 @@ DECLARE
     keyless boolean := false;
     ranges record;
     own bigint[];
+    unparked tid[];
+    parked_ones boolean := false;
 BEGIN
     -- A key is taken under a lock, and then read afresh; an old snapshot would read what was there before the lock.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -44,7 +46,7 @@ BEGIN
         own := tenant_lanes(p_namespaces, p_tenant);
     END IF;
     PERFORM promote(t, p_batch, own, ranges.los, ranges.his);
-    PERFORM unpark(p_batch, p_not_topics, own, ranges.los, ranges.his);
+    unparked := unpark(p_batch, p_not_topics, own, ranges.los, ranges.his);
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
     -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
@@ -64,20 +66,30 @@ BEGIN
             n AS (
                 UPDATE keyed k SET wait = 0 WHERE k.ctid = ANY (ARRAY(
                     SELECT n.c FROM (SELECT d.lane, d.key_hash, d.key, max(d.pos) AS pos FROM d GROUP BY 1, 2, 3) e
-                    CROSS JOIN LATERAL (SELECT n.ctid AS c, n.wait FROM keyed n WHERE n.lane = e.lane AND n.key_hash = e.key_hash AND n.key = e.key AND n.pos > e.pos
+                    CROSS JOIN LATERAL (SELECT n.ctid AS c, n.wait, n.due_at FROM keyed n WHERE n.lane = e.lane AND n.key_hash = e.key_hash AND n.key = e.key AND n.pos > e.pos
                                         ORDER BY n.lane, n.key_hash, n.key, n.pos LIMIT 1) n
-                    WHERE n.wait = 2))),
+                    WHERE n.wait = 2 OR n.wait = 1 AND n.due_at <= t))),
             l AS (
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
                 SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
-            h AS (INSERT INTO deadline (until, token, seqs) SELECT until, p_token, array_agg(d.seq) FROM d HAVING count(*) > 0)
+            h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d HAVING count(*) > 0)
             SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, d.blocks,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
             FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m ORDER BY d.pos;
-        ELSIF round = 2 OR lapsed > 0 THEN
-            SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
-            FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi) k;
+        ELSIF round = 2 OR lapsed > 0 OR parked_ones THEN
+            -- What was parked has waited longest, and another claimer would park it again before it is at the front.
+            parked_ones := round = 2 AND unparked <> '{}';
+            IF parked_ones THEN
+                SELECT array_agg(x.c), sum(x.bytes) INTO picks, picked_bytes FROM (
+                    SELECT r.ctid AS c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM ready r
+                    WHERE r.ctid = ANY (unparked) WINDOW w AS (ORDER BY r.pos ROWS UNBOUNDED PRECEDING)) x
+                WHERE x.n <= least(half, left_rows) AND (x.weight <= left_bytes OR x.n = 1 AND left_rows = p_batch);
+            ELSE
+                SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
+                FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi) k;
+            END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
+            -- The place of one that was parked says nothing about those before it in its line, so the claimer is told none.
             RETURN QUERY
             WITH d AS (DELETE FROM ready r WHERE r.ctid = ANY (picks) RETURNING r.*),
             -- Past its deliver-by: it ends here, unsent and without a grant.
@@ -88,8 +100,8 @@ BEGIN
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, epoch, attempts, generation, bytes, max_attempts, releases, worker)
                 SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker
                 FROM d WHERE (d.deliver_by <= t) IS NOT TRUE),
-            h AS (INSERT INTO deadline (until, token, seqs) SELECT until, p_token, array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE HAVING count(*) > 0)
-            SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
+            h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE HAVING count(*) > 0)
+            SELECT d.seq, d.lane, CASE WHEN parked_ones THEN 0 ELSE d.pos END, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
             FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m WHERE (d.deliver_by <= t) IS NOT TRUE ORDER BY d.pos;
         ELSE

@@ -9,9 +9,9 @@ BEGIN
         CASE WHEN coalesce(p_kind, 2) = 2 THEN
             (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 0 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1) END,
         CASE WHEN coalesce(p_kind, 3) = 3 THEN
-            (SELECT q.lane FROM posthouse.sched q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.due_at LIMIT 1) END,
+            (SELECT q.lane FROM posthouse.sched q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1) END,
         CASE WHEN coalesce(p_kind, 3) = 3 THEN
-            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 1 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.due_at LIMIT 1) END,
+            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 1 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1) END,
         CASE WHEN coalesce(p_kind, 4) = 4 THEN
             (SELECT q.lane FROM posthouse.parked q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.topic, q.seq LIMIT 1) END,
         CASE WHEN coalesce(p_kind, 4) = 4 THEN

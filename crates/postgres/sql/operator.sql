@@ -7,7 +7,8 @@ CREATE OR REPLACE FUNCTION posthouse.take_out(
     p_id uuid, p_verb text, p_actor text, p_allowed text[],
     OUT message posthouse.message, OUT state text, OUT pos bigint, OUT epoch int, OUT attempts int, OUT generation int, OUT max_attempts smallint,
     OUT blocks boolean, OUT blocking boolean)
-LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v record;
@@ -16,6 +17,9 @@ BEGIN
         RAISE 'id: must not be NULL' USING ERRCODE = 'P7006';
     ELSIF coalesce(p_actor, '') = '' THEN
         RAISE 'actor: is empty' USING ERRCODE = 'P7006';
+    -- An old snapshot would show the key as it was before its lock was there, and what is behind its head could stand for ever.
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE 'transaction: an operator''s verb must run under READ COMMITTED' USING ERRCODE = 'P7006';
     END IF;
     -- Ends: a message that moves twenty times while we look is being worked on; the caller may ask again.
     FOR round IN 1..20 LOOP
@@ -59,10 +63,10 @@ BEGIN
     RAISE 'message % moves too fast; try again', p_id USING ERRCODE = '40001';
 END $$;
 
-CREATE OR REPLACE FUNCTION posthouse.write_audit(p_id uuid, p_actor text, p_action text, p_detail text) RETURNS void
+CREATE OR REPLACE FUNCTION posthouse.write_audit(p_id uuid, p_actor text, p_action text, p_detail text, p_destination text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
-    INSERT INTO audit (at, message_id, actor, action, detail)
-    VALUES (clock(), p_id, clean(p_actor, 512), p_action, coalesce(clean(p_detail, 512), ''))
+    INSERT INTO audit (at, message_id, destination, actor, action, detail)
+    VALUES (clock(), p_id, p_destination, clean(p_actor, 512), p_action, coalesce(clean(p_detail, 512), ''))
 $$;
 
 -- Puts a record back into its key, in its own place.
@@ -75,7 +79,8 @@ $$;
 -- Sends a dead or quarantined message round again. A keyed one goes to the tail of its key, under the producers' turn, or a
 -- claim that has just locked the head could be overtaken; one that still blocks its key goes back to its own place.
 CREATE OR REPLACE FUNCTION posthouse.replay(id uuid, actor text, reason text DEFAULT '', deliver_in interval DEFAULT NULL) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     m message;
@@ -105,7 +110,8 @@ END $$;
 
 -- Holds a pending or dead message. One of a key with on_dead = block goes on holding its place.
 CREATE OR REPLACE FUNCTION posthouse.quarantine(id uuid, actor text, note text DEFAULT '') RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     x record;
@@ -122,7 +128,8 @@ END $$;
 
 -- Gives up a pending or quarantined message. It frees its key: a person has decided.
 CREATE OR REPLACE FUNCTION posthouse.cancel(id uuid, actor text, reason text DEFAULT '') RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     x record;
@@ -136,7 +143,8 @@ END $$;
 
 -- States that a message was delivered. The receipt is kept in the audit.
 CREATE OR REPLACE FUNCTION posthouse.resolve(id uuid, actor text, receipt text DEFAULT '') RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     x record;
 BEGIN
@@ -149,7 +157,8 @@ END $$;
 
 -- Removes a dead or quarantined message with its evidence, and frees its dedupe key. The audit remembers.
 CREATE OR REPLACE FUNCTION posthouse.discard(id uuid, actor text, reason text DEFAULT '') RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     x record;

@@ -14,6 +14,7 @@ DECLARE
     keys_each int;
     visits int;
     swept int;
+    found_keys int;
     l bigint[]; h bigint[]; k text[]; p bigint[];
     share int;
 BEGIN
@@ -53,23 +54,28 @@ BEGIN
     ranked AS (
         SELECT r.c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM runs r
         WINDOW w AS (ORDER BY r.rank, r.o ROWS UNBOUNDED PRECEDING))
-    SELECT array_agg(r.c), sum(r.bytes) INTO picks, bytes FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
+    SELECT array_agg(r.c), sum(r.bytes), (SELECT count(DISTINCT r.o) FROM runs r) INTO picks, bytes, found_keys
+    FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
+    IF found_keys < cardinality(l) THEN
+        -- Some turned out not to be free. Should the first of one be marked as behind another, nobody would ever come to it.
+        PERFORM rouse(u.l, u.h, u.k) FROM unnest(l, h, k) u(l, h, k);
+    END IF;
 END $$;
 
 -- The keys of a lane that claims visit, in a range of hashes, with the first record of each that is not out of the way; so many
 -- at most. Inlined into its callers, so that they stop it when they have enough.
-CREATE OR REPLACE FUNCTION posthouse.walk_keys(p_lane bigint, p_lo bigint, p_hi bigint, p_visits int) RETURNS TABLE (key_hash bigint, key text, pos bigint, seq bigint, due_at timestamptz)
+CREATE OR REPLACE FUNCTION posthouse.walk_keys(p_lane bigint, p_lo bigint, p_hi bigint, p_visits int) RETURNS TABLE (key_hash bigint, key text, pos bigint, seq bigint, due_at timestamptz, deliver_by timestamptz)
 LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE walk(key_hash, key, pos, seq, due_at, n) AS (
-        (SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at, 1 FROM posthouse.keyed q
+    WITH RECURSIVE walk(key_hash, key, pos, seq, due_at, deliver_by, n) AS (
+        (SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at, q.deliver_by, 1 FROM posthouse.keyed q
          WHERE q.wait = 0 AND q.lane = p_lane AND q.key_hash >= p_lo AND q.key_hash <= p_hi ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1)
         UNION ALL
-        SELECT x.key_hash, x.key, x.pos, x.seq, x.due_at, walk.n + 1 FROM walk CROSS JOIN LATERAL (
-            SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at FROM posthouse.keyed q
+        SELECT x.key_hash, x.key, x.pos, x.seq, x.due_at, x.deliver_by, walk.n + 1 FROM walk CROSS JOIN LATERAL (
+            SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at, q.deliver_by FROM posthouse.keyed q
             WHERE q.wait = 0 AND q.lane = p_lane AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= p_hi
             ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) x
         WHERE walk.n < p_visits)
-    SELECT w.key_hash, w.key, w.pos, w.seq, w.due_at FROM walk w
+    SELECT w.key_hash, w.key, w.pos, w.seq, w.due_at, w.deliver_by FROM walk w
 $$;
 
 -- In each lane, from a random key on and around, the heads of due and free keys, locked; at most so many keys are visited.
@@ -92,11 +98,11 @@ BEGIN
                 FROM unnest(ARRAY[start, -9223372036854775808], ARRAY[9223372036854775807, start - 1]) part(lo, hi)
                 CROSS JOIN LATERAL (
                     SELECT w.key_hash, w.key, w.pos FROM walk_keys(u.ln, part.lo, part.hi, p_visits) w
-                    WHERE w.due_at <= p_now
+                    WHERE least(w.due_at, w.deliver_by) <= p_now
                       AND NOT EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos)
                       AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = u.ln AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
                       AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
-                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))) c
+                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND (m.topic <> ALL (p_not_topics) OR w.deliver_by <= p_now)))) c
                 -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
                 OFFSET 0) c
             WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
@@ -126,23 +132,23 @@ BEGIN
                 SELECT w.key_hash, w.key
                 FROM walk_keys(u.ln, part.lo, part.hi, p_visits) w
                 CROSS JOIN LATERAL (
-                    SELECT w.due_at > p_now OR EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos) AS held OFFSET 0) h
+                    SELECT least(w.due_at, w.deliver_by) > p_now OR EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos) AS held OFFSET 0) h
                 WHERE (h.held OR cardinality(p_not_topics) > 0)
                   AND (h.held AND p_namespaces IS NULL AND p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
                         AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND (h.held OR m.topic = ANY (p_not_topics))))) c
             OFFSET 0) c
         WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
-        LIMIT 1024) x;
+        LIMIT 512) x;
     IF l IS NULL THEN RETURN 0; END IF;
     -- With a fresh snapshot, under the locks.
     PERFORM pg_current_xact_id();
     WITH heads AS MATERIALIZED (
         SELECT u.l, u.h, u.k, q.c, q.pos
         FROM unnest(l, h, k) u(l, h, k)
-        CROSS JOIN LATERAL (SELECT q.ctid AS c, q.pos, q.seq, q.due_at FROM keyed q WHERE q.lane = u.l AND q.key_hash = u.h AND q.key = u.k
+        CROSS JOIN LATERAL (SELECT q.ctid AS c, q.pos, q.seq, q.due_at, q.deliver_by FROM keyed q WHERE q.lane = u.l AND q.key_hash = u.h AND q.key = u.k
                             ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) q
         CROSS JOIN LATERAL (SELECT m.topic FROM message m WHERE m.seq = q.seq OFFSET 0) m
-        WHERE q.due_at > p_now OR m.topic = ANY (p_not_topics)),
+        WHERE (q.deliver_by <= p_now) IS NOT TRUE AND (q.due_at > p_now OR m.topic = ANY (p_not_topics))),
     f AS (
         UPDATE keyed x SET wait = CASE WHEN x.due_at > p_now THEN 1 ELSE 3 END,
                            topic = CASE WHEN x.due_at <= p_now THEN (SELECT m.topic FROM message m WHERE m.seq = x.seq) END
@@ -162,7 +168,7 @@ CREATE OR REPLACE FUNCTION posthouse.rouse(p_lane bigint, p_hash bigint, p_key t
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
-    UPDATE keyed k SET wait = 0 WHERE k.wait = 2 AND k.ctid = ANY (ARRAY(
+    UPDATE keyed k SET wait = 0 WHERE (k.wait = 2 OR k.wait = 1 AND k.due_at <= clock()) AND k.ctid = ANY (ARRAY(
         SELECT q.ctid FROM keyed q WHERE q.lane = p_lane AND q.key_hash = p_hash AND q.key = p_key ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1));
 END $$;
 
@@ -182,7 +188,7 @@ BEGIN
         INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
         VALUES (head.seq, p_now, head.epoch, head.attempts, head.generation, head.max_attempts, 3, head.blocks, head.blocks);
         IF head.blocks THEN
-            UPDATE keyed SET due_at = 'infinity', wait = 1, topic = NULL WHERE lane = head.lane AND key_hash = head.key_hash AND key = head.key AND pos = head.pos;
+            UPDATE keyed SET due_at = 'infinity', deliver_by = NULL, wait = 1, topic = NULL WHERE lane = head.lane AND key_hash = head.key_hash AND key = head.key AND pos = head.pos;
         ELSE
             DELETE FROM keyed WHERE lane = head.lane AND key_hash = head.key_hash AND key = head.key AND pos = head.pos;
             PERFORM rouse(head.lane, head.key_hash, head.key);

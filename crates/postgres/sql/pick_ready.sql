@@ -40,7 +40,7 @@ BEGIN
         RETURN;
     END IF;
     IF cardinality(p_not_topics) > 0 THEN
-        ends := park(lanes, floors, p_not_topics, p_namespaces, p_tenant, least(5000, greatest(100, 10 * p_most / cardinality(lanes))));
+        ends := park(lanes, floors, p_not_topics, p_namespaces, p_tenant, least(5000, greatest(100, greatest(2000, 10 * p_most) / cardinality(lanes))));
         more := ends <> array_fill(9223372036854775807, ARRAY[cardinality(lanes)]);
     END IF;
 

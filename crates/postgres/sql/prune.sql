@@ -1,9 +1,10 @@
 -- Retention: removes messages that ended longer than older_than ago, with their evidence, and dedupe keys whose lifetime is
 -- over; at most max_rows of each. What lives, is held or blocks its key stays. A dedupe key keeps the time its message ended.
 --
--- It walks by number, from where the last call stopped, to the first message that is too young; there the next walk starts again
--- from the beginning. Many old messages that must stay would make each walk long, so it stops after looking at a bounded number,
--- and says that there is more.
+-- It walks by number, from where the last call stopped, to where all are too young: a hundred in a row. There the next walk starts
+-- again from the beginning. A few young ones before that, or any number from the future, had their time from a clock that was
+-- wrong, and are passed. Many old messages that must stay would make each walk long, so it stops after looking at a bounded
+-- number, and says that there is more.
 CREATE OR REPLACE FUNCTION posthouse.prune(older_than interval, max_rows int, OUT messages bigint, OUT dedupe_keys bigint, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -13,26 +14,29 @@ DECLARE
     looks CONSTANT bigint := 100 + 10 * max_rows::bigint;
     cutoff timestamptz;
     looked bigint := 0;
+    young int := 0;
     place bigint := 0;
     m record;
     seqs bigint[] := '{}';
+    buried bigint[];
 BEGIN
     IF older_than IS NULL OR older_than NOT BETWEEN interval '0' AND interval '1000 years' THEN
         RAISE 'older_than: must be between zero and 1000 years' USING ERRCODE = 'P7006';
-    ELSIF max_rows IS NULL OR max_rows < 0 THEN
-        RAISE 'max_rows: must be zero or more' USING ERRCODE = 'P7006';
+    ELSIF max_rows IS NULL OR max_rows < 1 THEN
+        RAISE 'max_rows: must be one or more' USING ERRCODE = 'P7006';
     END IF;
     cutoff := t - older_than;
     more := false;
     FOR m IN
-        SELECT m.seq, m.created_at > cutoff AS young,
+        SELECT m.seq, m.created_at > cutoff AND m.created_at <= t AS young,
                v.state IN ('done', 'dead') AND v.finished_at <= cutoff AND NOT coalesce(d.blocking, false) AS over
         FROM (SELECT m.seq, m.created_at FROM message m WHERE m.seq >= (SELECT r.next FROM retention r) ORDER BY m.seq LIMIT looks) m
         CROSS JOIN LATERAL (SELECT v.state, v.finished_at FROM messages v WHERE v.seq = m.seq OFFSET 0) v
         LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = m.seq OFFSET 0) d ON true
         ORDER BY m.seq
     LOOP
-        EXIT WHEN m.young;
+        young := CASE WHEN m.young THEN young + 1 ELSE 0 END;
+        IF young = 100 THEN more := false; EXIT; END IF;
         looked := looked + 1;
         more := looked = looks OR cardinality(seqs) = max_rows;
         place := m.seq;
@@ -42,12 +46,15 @@ BEGIN
     END LOOP;
     -- Another pruner may have them, an operator may be replaying one: lock, then look again.
     seqs := ARRAY(SELECT m.seq FROM message m WHERE m.seq = ANY (seqs) ORDER BY m.seq FOR UPDATE SKIP LOCKED);
-    PERFORM FROM dead d WHERE d.seq = ANY (seqs) ORDER BY d.seq FOR UPDATE;
+    -- Not waited for: an operator's verb takes what is dead before the message.
+    buried := ARRAY(SELECT d.seq FROM dead d WHERE d.seq = ANY (seqs) ORDER BY d.seq FOR UPDATE SKIP LOCKED);
     seqs := ARRAY(
         SELECT s FROM unnest(seqs) s
-        CROSS JOIN LATERAL (SELECT v.state FROM messages v WHERE v.seq = s OFFSET 0) v
+        CROSS JOIN LATERAL (SELECT v.state FROM messages v WHERE v.seq = s AND v.finished_at <= cutoff OFFSET 0) v
         LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = s OFFSET 0) d ON true
-        WHERE v.state IN ('done', 'dead') AND NOT coalesce(d.blocking, false));
+        WHERE v.state = 'done' OR v.state = 'dead' AND s = ANY (buried) AND NOT d.blocking);
+    -- In the order in which producers lock them.
+    PERFORM FROM dedupe d WHERE d.id = ANY (ARRAY(SELECT m.id FROM message m WHERE m.seq = ANY (seqs) AND m.dedupe_key IS NOT NULL)) ORDER BY d.key_hash FOR UPDATE;
     UPDATE dedupe d SET ended_at = v.finished_at
     FROM unnest(seqs) s CROSS JOIN LATERAL (SELECT v.id, v.finished_at FROM messages v WHERE v.seq = s AND v.dedupe_key IS NOT NULL OFFSET 0) v
     WHERE d.id = ANY (ARRAY[v.id]);

@@ -3,7 +3,8 @@
 CREATE OR REPLACE FUNCTION posthouse.record_conflict(
     id uuid, lease_token uuid, worker_id text, lost_epoch bigint DEFAULT NULL,
     OUT state text, OUT worker text, OUT epoch bigint, OUT recorded boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM check_lease(record_conflict.id, lease_token, worker_id);

@@ -25,7 +25,8 @@ END $$;
 
 -- Moves one deadline, for workers in any language. Answers the new deadline; raises P7002 when the lease is lost.
 CREATE OR REPLACE FUNCTION posthouse.renew_lease(id uuid, lease_token uuid, worker_id text, lease_seconds double precision) RETURNS timestamptz
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     own bigint;

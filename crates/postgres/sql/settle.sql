@@ -31,6 +31,7 @@ BEGIN
         SELECT array_agg(d.o), min(d.until) INTO won, first_deadline FROM d;
     ELSE
         PERFORM pg_current_xact_id();
+        PERFORM lock_runs(p_seq, p_token, p_outcome, p_next);
         IF 6 = ANY (p_outcome) THEN ours := ran_out(p_seq, p_token, p_outcome, p_next, t); END IF;
         WITH d AS (
             DELETE FROM leased l
@@ -56,7 +57,7 @@ BEGIN
         -- Back to its own place in its key: pending again, or dead and in the way of the later ones.
         k AS (
             INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, wait, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
-            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, d.deliver_by, d.let_go_by,
+            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, CASE WHEN NOT d.blocking THEN d.deliver_by END, d.let_go_by,
                    d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go, d.blocks
             FROM d WHERE d.key IS NOT NULL AND (d.next = 2 OR d.blocking)),
         x AS (
@@ -111,6 +112,27 @@ BEGIN
                 SELECT FROM live v WHERE v.seq = i.seq AND v.released = i.token) THEN 'repeated'
             ELSE 'lost' END
         FROM unnest(p_seq, p_token, p_epoch, p_outcome) WITH ORDINALITY i(seq, token, epoch, outcome, o) ORDER BY i.o);
+END $$;
+
+-- What goes back to its key takes the later ones of its run with it (release_rest). All of them are locked by number here, first:
+-- one of them may have a lower number (it was replayed), and somebody who settles them all has it locked already. Expiries are
+-- not waited for: `ran_out` locks theirs.
+CREATE OR REPLACE FUNCTION posthouse.lock_runs(p_seq bigint[], p_token uuid[], p_outcome bigint[], p_next bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    rest bigint[];
+BEGIN
+    rest := ARRAY(
+        SELECT l.seq
+        FROM (SELECT h.lane, h.key_hash, h.key, h.token, min(h.pos) AS pos
+              FROM unnest(p_seq, p_token, p_outcome, p_next) i(seq, token, outcome, next)
+              CROSS JOIN LATERAL (SELECT h.* FROM leased h WHERE h.seq = i.seq AND h.token = i.token AND h.key IS NOT NULL AND (i.next = 2 OR i.next = 3 AND h.blocks) OFFSET 0) h
+              WHERE i.outcome <> 6 GROUP BY 1, 2, 3, 4) r
+        CROSS JOIN LATERAL (SELECT l.seq FROM leased l WHERE l.lane = r.lane AND l.key_hash = r.key_hash AND l.key = r.key AND l.key IS NOT NULL AND l.token = r.token AND l.pos > r.pos OFFSET 0) l);
+    IF rest = '{}' THEN RETURN; END IF;
+    rest := rest || ARRAY(SELECT i.seq FROM unnest(p_seq, p_outcome) i(seq, outcome) WHERE i.outcome <> 6);
+    PERFORM FROM leased l WHERE l.seq = ANY (rest) AND l.token = ANY (p_token) ORDER BY l.seq FOR UPDATE;
 END $$;
 
 -- For each settlement whether it is an expiry that can be written now. A repairer waits for nobody: it leaves a lease that somebody

@@ -14,3 +14,9 @@ CREATE OR REPLACE FUNCTION posthouse.kind_word(kind smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT (ARRAY['message', 'child'])[kind + 1]
 $$;
+
+-- A name that viewers may see instead of a key.
+CREATE OR REPLACE FUNCTION posthouse.mask(key text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 16)
+$$;

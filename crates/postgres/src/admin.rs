@@ -3,7 +3,10 @@
 use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, Error, Filter, MessageId, MessageView, Page, Pruned, admin::check_deliver_in,
+    Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
+    RelayView,
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
+    presence::check_destination,
     text::error_text,
 };
 use std::time::Duration;
@@ -24,6 +27,56 @@ impl Postgres {
             .await
             .map(drop)
     }
+
+    /// Pauses or resumes a destination.
+    async fn switch(&self, sql: &str, destination: &str, actor: &str, reason: &str) -> Result<Vec<Row>, Error> {
+        check_destination(destination)?;
+        let (actor, reason) = (error_text(actor), error_text(reason));
+        let args: Args<'_> = &[(&destination, Type::TEXT), (&actor, Type::TEXT), (&reason, Type::TEXT)];
+        self.rows(sql, args).await
+    }
+
+    /// One page, having looked at no more than about so many messages.
+    async fn look(&self, filter: &Filter, most: u32) -> Result<Page, Error> {
+        let (state, reason) = (filter.state.map(|s| s.as_str()), filter.reason.map(|r| r.as_str()));
+        let (since, until) = (filter.since.map(rows::system_time), filter.until.map(rows::system_time));
+        let (limit, most) = (
+            i32::try_from(filter.page_size() + 1).unwrap_or(i32::MAX),
+            i32::try_from(most).unwrap_or(i32::MAX),
+        );
+        let args: Args<'_> = &[
+            (&filter.namespace, Type::TEXT),
+            (&filter.tenant, Type::TEXT),
+            (&filter.topic, Type::TEXT),
+            (&state, Type::TEXT),
+            (&filter.order_key, Type::TEXT),
+            (&reason, Type::TEXT),
+            (&filter.code, Type::TEXT),
+            (&since, Type::TIMESTAMPTZ),
+            (&until, Type::TIMESTAMPTZ),
+            (&filter.oldest_first, Type::BOOL),
+            (&filter.beyond, Type::INT8),
+            (&limit, Type::INT4),
+            (&most, Type::INT4),
+        ];
+        let sql = "SELECT seqs, looked_to FROM posthouse.find_messages($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)";
+        let rows = self.rows(sql, args).await?;
+        let row = one(&rows)?;
+        let (mut seqs, looked_to): (Vec<i64>, Option<i64>) = (
+            row.try_get(0).map_err(from_driver)?,
+            row.try_get(1).map_err(from_driver)?,
+        );
+        let size = filter.page_size() as usize;
+        let more = seqs.len() > size;
+        seqs.truncate(size);
+        let sql = "SELECT v.* FROM unnest($1) WITH ORDINALITY u(seq, o) CROSS JOIN LATERAL (SELECT v.* FROM posthouse.messages v WHERE v.seq = u.seq OFFSET 0) v ORDER BY u.o";
+        let rows = self.rows(sql, &[(&seqs, Type::INT8_ARRAY)]).await?;
+        let messages: Result<Vec<_>, _> = rows.iter().map(rows::message_view).collect();
+        Ok(Page {
+            messages: messages?,
+            next: if more { seqs.last().copied() } else { looked_to },
+        })
+    }
 }
 
 #[async_trait]
@@ -36,20 +89,39 @@ impl Admin for Postgres {
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, Error> {
-        let state = filter.state.map(|s| s.as_str());
-        let limit = i64::from(filter.page_size()) + 1;
-        let args: Args<'_> = &[
-            (&filter.namespace, Type::TEXT),
-            (&filter.tenant, Type::TEXT),
-            (&filter.topic, Type::TEXT),
-            (&state, Type::TEXT),
-            (&filter.order_key, Type::TEXT),
-            (&filter.before, Type::INT8),
-            (&limit, Type::INT8),
-        ];
-        let rows = self.rows(include_str!("../sql/list.sql"), args).await?;
-        let views: Result<Vec<_>, _> = rows.iter().map(rows::message_view).collect();
-        Ok(Page::of(views?, filter))
+        self.look(filter, LOOKED_AT_MOST).await
+    }
+
+    async fn counts(&self) -> Result<Counts, Error> {
+        let cap = i32::try_from(COUNTED_AT_MOST).unwrap_or(i32::MAX);
+        let rows = self
+            .rows("SELECT * FROM posthouse.counts($1)", &[(&cap, Type::INT4)])
+            .await?;
+        rows::counts(one(&rows)?)
+    }
+
+    async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {
+        let Some(message) = self.find(id).await? else {
+            return Ok(None);
+        };
+        let rows = self
+            .rows("SELECT * FROM posthouse.bearing($1)", &[(&id.0, Type::UUID)])
+            .await?;
+        let (ahead, blocks, resolved, now) = rows::bearing(one(&rows)?)?;
+        let ahead = match ahead {
+            Some(ahead) => self.find(ahead).await?,
+            None => None,
+        };
+        Ok(Some(Facts {
+            now,
+            message,
+            last: self.attempts(id).await?.pop(),
+            ahead,
+            blocks,
+            resolved,
+            relays: self.relays().await?,
+            pauses: self.pauses().await?,
+        }))
     }
 
     async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error> {
@@ -104,6 +176,7 @@ impl Admin for Postgres {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
         let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
@@ -122,14 +195,42 @@ impl Admin for Postgres {
         })
     }
 
-    async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error> {
-        let (id, limit) = (id.map(|id| id.0), i64::from(limit));
-        let rows = self
-            .rows(
-                include_str!("../sql/audit_of.sql"),
-                &[(&id, Type::UUID), (&limit, Type::INT8)],
-            )
-            .await?;
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
+        let (id, limit) = (filter.id.map(|id| id.0), i64::from(filter.page_size()));
+        let args: Args<'_> = &[
+            (&id, Type::UUID),
+            (&filter.actor, Type::TEXT),
+            (&filter.action, Type::TEXT),
+            (&filter.before, Type::INT8),
+            (&limit, Type::INT8),
+        ];
+        let rows = self.rows(include_str!("../sql/audit_of.sql"), args).await?;
         rows.iter().map(rows::audit_entry).collect()
     }
+
+    async fn relays(&self) -> Result<Vec<RelayView>, Error> {
+        let sql = "SELECT info, started_at, seen_at, until > posthouse.clock() AS live FROM posthouse.relay ORDER BY name COLLATE \"C\"";
+        self.rows(sql, &[]).await?.iter().map(rows::relay).collect()
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, Error> {
+        let sql = "SELECT * FROM posthouse.pause ORDER BY destination COLLATE \"C\"";
+        self.rows(sql, &[]).await?.iter().map(rows::pause).collect()
+    }
+
+    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+        let sql = "SELECT posthouse.pause_destination($1, $2, $3)";
+        self.switch(sql, destination, actor, reason).await.map(drop)
+    }
+
+    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+        let sql = "SELECT posthouse.resume_destination($1, $2, $3)";
+        let rows = self.switch(sql, destination, actor, reason).await?;
+        one(&rows)?.try_get(0).map_err(from_driver)
+    }
+}
+
+fn one(rows: &[Row]) -> Result<&Row, Error> {
+    rows.first()
+        .ok_or_else(|| Error::Internal("the database answered nothing".into()))
 }

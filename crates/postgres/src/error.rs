@@ -88,7 +88,7 @@ fn last_id(message: &str) -> Option<MessageId> {
 }
 
 /// The arguments of the public functions, which a refusal begins with.
-const FIELDS: [&str; 37] = [
+const FIELDS: [&str; 38] = [
     "actor",
     "batch_size",
     "code",
@@ -125,6 +125,7 @@ const FIELDS: [&str; 37] = [
     "roll",
     "tenant",
     "topic",
+    "transaction",
     "worker_id",
 ];
 

@@ -14,7 +14,7 @@ const OLDEST_COMPATIBLE: i32 = 1;
 pub const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
-pub const FUNCTIONS: [(&str, &str); 25] = [
+pub const FUNCTIONS: [(&str, &str); 29] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
     ("lane", include_str!("../sql/lane.sql")),
@@ -42,6 +42,10 @@ pub const FUNCTIONS: [(&str, &str); 25] = [
     ("record_conflict", include_str!("../sql/record_conflict.sql")),
     ("operator", include_str!("../sql/operator.sql")),
     ("prune", include_str!("../sql/prune.sql")),
+    ("find_messages", include_str!("../sql/find_messages.sql")),
+    ("counts", include_str!("../sql/counts.sql")),
+    ("presence", include_str!("../sql/presence.sql")),
+    ("roles", include_str!("../sql/roles.sql")),
     ("import_history", include_str!("../sql/import_history.sql")),
 ];
 
@@ -103,6 +107,14 @@ impl Postgres {
             from,
             to: SCHEMA_VERSION,
         })
+    }
+
+    /// Makes the roles of the schema (`posthouse_owner`, `_producer`, `_relay`, `_operator`, `_viewer`), or brings their rights up
+    /// to date, and answers their names. Nobody can log in as one of them: grant them to those who can.
+    pub async fn make_roles(&self) -> Result<Vec<String>, Error> {
+        let sql = self.schema.apply("SELECT posthouse.make_roles()");
+        let rows = self.query(&sql, &[]).await?;
+        rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
     }
 
     /// Refuses a schema whose name would need quotes. Answers the encoding of the database.

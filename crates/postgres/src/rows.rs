@@ -1,8 +1,8 @@
 //! Rows of the database as types of the core.
 
 use posthouse_core::{
-    Attempt, AuditEntry, BoxError, Claimed, Conflict, Delivery, Digest, Error, Headers, Kind, Lease, LeaseToken,
-    MessageId, MessageView, OnDead, Standing, State, Timestamp,
+    Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
+    LeaseToken, MessageId, MessageView, OnDead, Pause, RelayView, Standing, State, Timestamp, admin::COUNTED_AT_MOST,
 };
 use std::{
     str::FromStr,
@@ -238,10 +238,76 @@ pub(crate) fn attempt(row: &Row) -> Result<Attempt, Error> {
 
 pub(crate) fn audit_entry(row: &Row) -> Result<AuditEntry, Error> {
     Ok(AuditEntry {
+        n: get(row, "n")?,
         at: at(row, "at")?,
         actor: get(row, "actor")?,
         action: get(row, "action")?,
-        id: MessageId(get(row, "message_id")?),
+        id: get::<Option<Uuid>>(row, "message_id")?.map(MessageId),
+        destination: get(row, "destination")?,
         detail: get(row, "detail")?,
     })
+}
+
+pub(crate) fn pause(row: &Row) -> Result<Pause, Error> {
+    Ok(Pause {
+        destination: get(row, "destination")?,
+        at: at(row, "at")?,
+        actor: get(row, "actor")?,
+        reason: get(row, "reason")?,
+    })
+}
+
+pub(crate) fn relay(row: &Row) -> Result<RelayView, Error> {
+    let info: serde_json::Value = get(row, "info")?;
+    Ok(RelayView {
+        relay: serde_json::from_value(info).map_err(|e| Error::Internal(e.into()))?,
+        started_at: at(row, "started_at")?,
+        seen_at: at(row, "seen_at")?,
+        live: get(row, "live")?,
+    })
+}
+
+/// A number of rows of `counts` with its column that says whether it was counted.
+fn count(row: &Row, name: &str) -> Result<Count, Error> {
+    Ok(Count {
+        value: number(row, name)?,
+        exact: get(row, format!("{name}_exact").as_str())?,
+    })
+}
+
+pub(crate) fn counts(row: &Row) -> Result<Counts, Error> {
+    let capped = |name: &str| {
+        let value = number::<u64>(row, name)?;
+        let exact = value <= u64::from(COUNTED_AT_MOST);
+        Ok::<_, Error>(Count { value, exact })
+    };
+    Ok(Counts {
+        ready: count(row, "ready")?,
+        scheduled: count(row, "scheduled")?,
+        leased: count(row, "leased")?,
+        done: count(row, "done")?,
+        dead: count(row, "dead")?,
+        quarantined: count(row, "quarantined")?,
+        expired: capped("expired")?,
+        blocked_keys: capped("blocked_keys")?,
+        oldest_due: when(row, "oldest_due")?,
+        now: when(row, "now")?,
+    })
+}
+
+/// What bears on one message besides its view: what is ahead of it, whether it blocks, whether it was resolved, and the time.
+pub(crate) fn bearing(row: &Row) -> Result<(Option<MessageId>, bool, bool, Timestamp), Error> {
+    Ok((
+        get::<Option<Uuid>>(row, "ahead")?.map(MessageId),
+        get(row, "blocks")?,
+        get(row, "resolved")?,
+        at(row, "now")?,
+    ))
+}
+
+/// The time as the driver takes it.
+pub(crate) fn system_time(at: Timestamp) -> SystemTime {
+    let micros = at.as_micros();
+    let by = Duration::from_micros(micros.unsigned_abs());
+    if micros < 0 { UNIX_EPOCH - by } else { UNIX_EPOCH + by }
 }

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Renewal, Settlement,
-    Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay, Renewal,
+    Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{sync::Mutex, time::Duration};
 use tokio_postgres::{
@@ -36,6 +36,9 @@ pub struct Options {
     pub floor_every: Duration,
     /// How often a claim starts from the very beginning, to find what a crashed claim left below the floor.
     pub full_pass_every: Duration,
+    /// A URL of the server itself to listen at, when the other one goes through a pooler in transaction mode, which cannot. Without
+    /// it a relay behind a pooler is not woken, and polls.
+    pub listen: Option<String>,
 }
 
 impl Default for Options {
@@ -46,6 +49,7 @@ impl Default for Options {
             limits: Limits::default(),
             floor_every: Duration::from_millis(500),
             full_pass_every: Duration::from_secs(30),
+            listen: None,
         }
     }
 }
@@ -86,11 +90,7 @@ impl Postgres {
 
     /// A handle that has not looked at the database yet: for [`migrate`](Self::migrate).
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
-        let (mut config, tls) = tls::read(url)?;
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
-        }
-        config.application_name("posthouse");
+        let (config, tls) = configured(url)?;
         let manager = Manager::from_config(
             config.clone(),
             Connector::clone(&tls),
@@ -104,7 +104,11 @@ impl Postgres {
             .wait_timeout(Some(Duration::from_secs(10)))
             .build()
             .map_err(|e| Error::Internal(e.into()))?;
-        let bell = Bell::new(config, tls, options.schema.clone());
+        let (direct, tls) = match &options.listen {
+            Some(url) => configured(url)?,
+            None => (config, tls),
+        };
+        let bell = Bell::new(direct, tls, options.schema.clone());
         let floors = Mutex::new(FloorBook::default());
         Ok(Self {
             pool,
@@ -155,8 +159,24 @@ impl Postgres {
 
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let client = self.client().await?;
-        client.query_typed(sql, args).await.map_err(from_driver)
+        let answer = client.query_typed(sql, args).await;
+        if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
+            // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
+            // no finds nothing in the way because of having asked.
+            client.simple_query("").await.ok();
+        }
+        answer.map_err(from_driver)
     }
+}
+
+/// How to connect to a server.
+fn configured(url: &str) -> Result<(tokio_postgres::Config, Connector), Error> {
+    let (mut config, tls) = tls::read(url)?;
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(5));
+    }
+    config.application_name("posthouse");
+    Ok((config, tls))
 }
 
 /// The arguments of a statement, with their types: so it needs no name on the server, which is what lets it pass through a
@@ -253,6 +273,23 @@ impl Store for Postgres {
         rows.first()
             .map(rows::conflict)
             .unwrap_or_else(|| Err(Error::NotFound(lease.id)))
+    }
+
+    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
+        relay.check(ttl)?;
+        let info = serde_json::to_value(relay).map_err(|e| Error::Internal(e.into()))?;
+        let sql = self.schema.apply("SELECT * FROM posthouse.heartbeat($1, $2, $3)");
+        let args: Args<'_> = &[
+            (&relay.name, Type::TEXT),
+            (&millis(ttl), Type::INT8),
+            (&info, Type::JSONB),
+        ];
+        self.query(&sql, args).await?.iter().map(rows::pause).collect()
+    }
+
+    async fn leave(&self, relay: &str) -> Result<(), Error> {
+        let sql = self.schema.apply("SELECT posthouse.leave($1)");
+        self.query(&sql, &[(&relay, Type::TEXT)]).await.map(drop)
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -431,3 +431,96 @@ async fn the_view_shows_one_state_for_each_message() {
     assert_eq!(states, ["pending", "dead", "done", "leased", "pending", "pending"]);
     assert_eq!(fx.one("SELECT count(*) FROM posthouse.live").await, "5");
 }
+
+/// An old snapshot would show the key as it was before its lock was there: what the claims did meanwhile would be missed, and the
+/// key could stand for ever.
+#[tokio::test]
+async fn verbs_are_refused_in_a_transaction_with_an_old_snapshot() {
+    let fx = PostgresFixture::new().await;
+    let (client, driver) = session().await;
+    let id = fx.one("SELECT posthouse.enqueue('t', '1', order_key => 'k')").await;
+    let before = fx.dump().await;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        for verb in ["replay", "quarantine", "cancel", "resolve", "discard"] {
+            let sql = format!(
+                "BEGIN ISOLATION LEVEL {level}; SELECT {}.{verb}('{id}', 'ops')",
+                fx.schema
+            );
+            let refused = client.batch_execute(&sql).await.unwrap_err();
+            client.batch_execute("ROLLBACK").await.unwrap();
+            let refused = refused.as_db_error().unwrap();
+            assert_eq!(refused.code().code(), "P7006", "{level} {verb}: {refused:?}");
+            let text = refused.message();
+            assert!(
+                text.starts_with("transaction: ") && text.ends_with("must run under READ COMMITTED"),
+                "{text}"
+            );
+        }
+    }
+    assert_eq!(fx.dump().await, before);
+    driver.abort();
+}
+
+/// Returns when the session waits for a lock of somebody else.
+async fn waits(fx: &PostgresFixture, pid: i32) {
+    let sql = format!("SELECT cardinality(pg_blocking_pids({pid})) > 0");
+    while fx.one(&sql).await != "t" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Everybody locks leases by number. A replayed message has a low number and a late place: whoever gives an earlier one of its
+/// key back must lock it first all the same.
+#[tokio::test]
+async fn a_retry_and_a_settlement_of_its_run_do_not_deadlock() {
+    let fx = PostgresFixture::new().await;
+    let first = fx.one("SELECT posthouse.enqueue('t', '1', order_key => 'k')").await;
+    let second = fx.one("SELECT posthouse.enqueue('t', '2', order_key => 'k')").await;
+    fx.run(&format!(
+        "SELECT posthouse.cancel('{first}', 'ops'), posthouse.replay('{first}', 'ops')"
+    ))
+    .await;
+    let token = fx
+        .one("SELECT lease_token FROM posthouse.claim_outbox_batch(10, 'w', 30)")
+        .await;
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.leased").await, "2");
+
+    let (other, others_driver) = session().await;
+    let lock = |seq: i32| format!("SELECT FROM {}.leased WHERE seq = {seq} FOR UPDATE", fx.schema);
+    other.batch_execute(&format!("BEGIN; {}", lock(1))).await.unwrap();
+    let (client, driver) = session().await;
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    let sql = format!(
+        "SELECT {}.complete_outbox_attempt('{second}', '{token}', 'w', 'retry')",
+        fx.schema
+    );
+    let retry = tokio::spawn(async move { client.query_one(&sql, &[]).await.map(|row| row.get::<_, String>(0)) });
+    waits(&fx, pid).await;
+    other.batch_execute(&format!("{}; COMMIT", lock(2))).await.unwrap();
+    assert_eq!(retry.await.unwrap().unwrap(), "pending");
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.leased").await, "0");
+    driver.abort();
+    others_driver.abort();
+}
+
+/// A verb takes what is dead first and the message after it; retention comes the other way, so it must not wait.
+#[tokio::test]
+async fn retention_does_not_wait_for_a_verb() {
+    let fx = PostgresFixture::new().await;
+    for n in 1..=2 {
+        let id = fx.one(&format!("SELECT posthouse.enqueue('t', '{n}')")).await;
+        fx.run(&format!("SELECT posthouse.cancel('{id}', 'ops')")).await;
+    }
+    fx.advance(Duration::from_secs(3600)).await;
+    let (other, driver) = session().await;
+    other
+        .batch_execute(&format!("BEGIN; DELETE FROM {}.dead WHERE seq = 1", fx.schema))
+        .await
+        .unwrap();
+    let prune = "SELECT messages FROM posthouse.prune('1 minute', 10)";
+    fx.run("SET lock_timeout = '10s'").await;
+    assert_eq!(fx.one(prune).await, "1");
+    other.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(fx.one(prune).await, "1");
+    driver.abort();
+}

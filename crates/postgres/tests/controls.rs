@@ -121,14 +121,14 @@ const MISTAKES: [Mistake; 16] = [
     Mistake {
         name: "what is behind a head that was taken away stays out of the way",
         file: "pick_keyed",
-        right: "UPDATE keyed k SET wait = 0 WHERE k.wait = 2",
-        wrong: "UPDATE keyed k SET wait = 0 WHERE false",
+        right: "UPDATE keyed k SET wait = 0 WHERE (k.wait = 2",
+        wrong: "UPDATE keyed k SET wait = 0 WHERE (false",
         cases: &["a_waiting_head_that_is_taken_away_frees_its_key"],
     },
     Mistake {
         name: "the oldest fall due first, whose ever they are",
         file: "promote",
-        right: "WHERE q.lane = u.l AND q.due_at <= p_now",
+        right: "WHERE q.lane = u.l AND least(q.due_at, q.deliver_by) <= p_now",
         wrong: "WHERE false",
         cases: &[
             "a_flood_that_falls_due_does_not_delay_another_tenant",

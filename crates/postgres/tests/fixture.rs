@@ -9,7 +9,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::task::JoinHandle;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{
+    Client, NoTls,
+    types::{ToSql, Type},
+};
 
 /// The server, from `POSTHOUSE_TEST_POSTGRES`. Without one these tests cannot say anything, so they fail.
 pub fn url() -> String {
@@ -25,9 +28,19 @@ pub fn url_as(role: &str) -> String {
     format!("{scheme}://{role}@{host}")
 }
 
+/// The same server through a pooler in transaction mode.
+fn pooler() -> String {
+    std::env::var("POSTHOUSE_TEST_PGBOUNCER")
+        .expect("POSTHOUSE_TEST_PGBOUNCER is not set; run ./test.sh, which starts a private PgBouncer")
+}
+
 /// A session of its own, with the task that drives it.
 pub async fn session() -> (Client, JoinHandle<()>) {
-    let (client, connection) = tokio_postgres::connect(&url(), NoTls)
+    session_at(&url()).await
+}
+
+async fn session_at(url: &str) -> (Client, JoinHandle<()>) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("the test server answers");
     let driver = tokio::spawn(async move {
@@ -39,12 +52,23 @@ pub async fn session() -> (Client, JoinHandle<()>) {
 /// A schema of its own with a clock that stands still.
 pub struct PostgresFixture {
     pub schema: Schema,
+    /// Where stores and applications connect to.
+    url: String,
     control: Client,
     driver: JoinHandle<()>,
 }
 
 impl PostgresFixture {
     pub async fn new() -> Self {
+        Self::at(url()).await
+    }
+
+    /// Everything but the tests' own hand on the clock goes through the pooler.
+    pub async fn pooled() -> Self {
+        Self::at(pooler()).await
+    }
+
+    async fn at(through: String) -> Self {
         let name = format!("t_{}", uuid::Uuid::new_v4().simple());
         let schema = Schema::new(&name).unwrap();
         Postgres::open(&url(), Self::options(&schema))
@@ -59,6 +83,7 @@ impl PostgresFixture {
             .unwrap();
         Self {
             schema,
+            url: through,
             control,
             driver,
         }
@@ -70,12 +95,13 @@ impl PostgresFixture {
             schema: schema.clone(),
             connections: 4,
             floor_every: Duration::ZERO,
+            listen: Some(url()),
             ..Options::default()
         }
     }
 
     pub async fn open(&self) -> Postgres {
-        Postgres::connect_with(&url(), Self::options(&self.schema))
+        Postgres::connect_with(&self.url, Self::options(&self.schema))
             .await
             .unwrap()
     }
@@ -120,7 +146,7 @@ impl Fixture for PostgresFixture {
     }
 
     async fn begin(&self) -> Box<dyn Caller> {
-        let (client, driver) = session().await;
+        let (client, driver) = session_at(&self.url).await;
         client.batch_execute("BEGIN").await.unwrap();
         Box::new(PostgresCaller {
             client,
@@ -202,10 +228,9 @@ struct Open<'a>(&'a Client);
 
 impl posthouse_postgres::Run for Open<'_> {
     async fn run(&mut self, call: &posthouse_postgres::Call) -> Result<Option<Vec<Option<String>>>, Error> {
-        let statement = self.0.prepare(&call.sql).await.unwrap();
-        let args: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = call.args.iter().map(as_sql).collect();
-        match self.0.query_one(&statement, &args).await {
-            Ok(row) => Ok(row.get(0)),
+        let args: Vec<_> = call.args.iter().map(as_sql).collect();
+        match self.0.query_typed(&call.sql, &args).await {
+            Ok(rows) => Ok(rows[0].get(0)),
             Err(e) => {
                 let db = e.as_db_error().expect("a database error").clone();
                 Err(posthouse_postgres::from_sqlstate(
@@ -220,15 +245,15 @@ impl posthouse_postgres::Run for Open<'_> {
     }
 }
 
-fn as_sql(arg: &posthouse_postgres::Arg) -> &(dyn tokio_postgres::types::ToSql + Sync) {
+fn as_sql(arg: &posthouse_postgres::Arg) -> (&(dyn ToSql + Sync), Type) {
     use posthouse_postgres::Arg;
     match arg {
-        Arg::Uuids(v) => v,
-        Arg::Texts(v) => v,
-        Arg::Blobs(v) => v,
-        Arg::Longs(v) => v,
-        Arg::Flags(v) => v,
-        Arg::Flag(v) => v,
+        Arg::Uuids(v) => (v, Type::UUID_ARRAY),
+        Arg::Texts(v) => (v, Type::TEXT_ARRAY),
+        Arg::Blobs(v) => (v, Type::BYTEA_ARRAY),
+        Arg::Longs(v) => (v, Type::INT8_ARRAY),
+        Arg::Flags(v) => (v, Type::BOOL_ARRAY),
+        Arg::Flag(v) => (v, Type::BOOL),
     }
 }
 
@@ -236,9 +261,9 @@ fn as_sql(arg: &posthouse_postgres::Arg) -> &(dyn tokio_postgres::types::ToSql +
 impl Caller for PostgresCaller {
     async fn note(&mut self, line: &str) {
         self.client
-            .execute(
+            .query_typed(
                 &format!("INSERT INTO {}.test_note (line) VALUES ($1)", self.schema),
-                &[&line],
+                &[(&line, Type::TEXT)],
             )
             .await
             .unwrap();

@@ -12,10 +12,17 @@ mod documentation;
 mod drivers;
 mod fixture;
 mod migrating;
+mod roles;
 mod schema;
+mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
 mod wake;
+
+/// The same through PgBouncer in transaction mode.
+mod pooled {
+    posthouse_testkit::conformance!(crate::fixture::PostgresFixture::pooled);
+}
 
 mod suite {
     posthouse_testkit::conformance!(crate::fixture::PostgresFixture::new);

@@ -224,7 +224,7 @@ async fn a_role_without_rights_is_denied() {
     fx.run(&format!("GRANT SELECT ON posthouse.schema_version TO {role}"))
         .await;
     let store = Postgres::connect_with(&theirs, options()).await.unwrap();
-    let refused = store.audit(None, 1).await.unwrap_err();
+    let refused = store.audit(&posthouse_core::AuditFilter::default()).await.unwrap_err();
     assert!(
         matches!(&refused, Error::Denied(text) if text.contains("table audit")),
         "{refused:?}"

@@ -66,6 +66,22 @@ impl AnyStore {
         }
     }
 
+    /// Makes the roles of the schema, or brings their rights up to date, and answers their names. PostgreSQL only.
+    pub async fn make_roles(url: &str) -> Result<Vec<String>, Error> {
+        match StoreUrl::parse(url)? {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.make_roles().await,
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite { .. } => Err(posthouse_core::Invalid::new(
+                "roles",
+                "a SQLite file has none; its permissions are the file's",
+            )
+            .into()),
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            other => Err(not_built(&other)),
+        }
+    }
+
     /// The relay's side of it.
     pub fn store(&self) -> Arc<dyn Store> {
         match self {

@@ -65,13 +65,14 @@
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
-//! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`] |
+//! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
 //! | what may go wrong | [`Error`], [`Code`] |
 //!
 //! Features: `postgres` and `sqlite` (both by default), `sqlx` for its PostgreSQL transactions.
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;
+pub mod bulk;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod url;
 

@@ -1,7 +1,7 @@
 //! What can be asked of the command line, and its help.
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
-use posthouse::{Invalid, Limits, MessageId, OnDead, State, message::parse_duration};
+use posthouse::{DeadReason, Invalid, Limits, MessageId, OnDead, State, message::parse_duration};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// A transactional outbox: messages commit with your data, or not at all
@@ -15,7 +15,9 @@ Examples:
   posthouse demo                                        the whole story on one screen
   posthouse migrate                                     make or upgrade the schema
   posthouse enqueue order.placed --data '{\"order\":42}'
-  posthouse messages list --state dead
+  posthouse stats                                       how much there is of everything
+  posthouse messages explain ID                         why is it not delivered?
+  posthouse dead replay --topic order.placed --dry-run
 
 Exit codes: 0 ok, 1 failure, 2 usage or invalid input, 3 not found, 4 conflict or lease lost,
             5 unavailable (try again), 130 interrupted"
@@ -86,15 +88,29 @@ pub fn color_of(args: &[OsString]) -> Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell the whole story on a SQLite file of its own: commit, claim, takeover, retry, replay
+    /// Tell the whole story on a SQLite file of its own, on one screen
     Demo(Demo),
     /// Make the schema, or bring it up to date
     Migrate(Migrate),
     /// Enqueue a message, in a transaction of its own
     Enqueue(Enqueue),
-    /// Look at messages
+    /// Look at messages, and decide about those that wait
     #[command(subcommand)]
     Messages(Messages),
+    /// Look at dead letters, and decide about them
+    #[command(subcommand)]
+    Dead(Dead),
+    /// Take back leases that ran out
+    Repair(Repair),
+    /// Remove messages that ended long ago
+    Prune(Prune),
+    /// Who did what by hand, and which workers lost their leases
+    Audit(Audit),
+    /// How many messages there are, and how old the oldest is
+    Stats,
+    /// Look at destinations, and stop or start sending to them
+    #[command(subcommand)]
+    Destinations(Destinations),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +134,9 @@ pub struct Migrate {
     /// Change nothing; succeed only if the schema is up to date
     #[arg(long)]
     pub check: bool,
+    /// Make the roles too: owner, producer, relay, operator and viewer (PostgreSQL)
+    #[arg(long, conflicts_with = "check")]
+    pub roles: bool,
 }
 
 #[derive(Debug, Args)]
@@ -196,17 +215,32 @@ pub enum Messages {
     List(List),
     /// Show one message with everything that happened to it; never its payload
     Show(Show),
+    /// Tell why a message is not delivered, and what to do about it
+    Explain(Show),
+    /// Give up a message that waits or is quarantined; its order key goes on
+    Cancel(Verb),
+    /// State that a message was delivered
+    Resolve(Resolve),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  posthouse messages list --state dead --topic order.placed
-  posthouse messages list --json | jq -r .id")]
+  posthouse messages list --state pending --topic order.placed
+  posthouse messages list --since 2h --json | jq -r .id")]
 pub struct List {
     /// Only those that are pending, leased, done, dead or quarantined
     #[arg(long, value_name = "STATE", value_parser = words(State::ALL, State::as_str), hide_possible_values = true)]
     pub state: Option<State>,
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub page: PageArgs,
+}
+
+/// Which messages.
+#[derive(Debug, Default, Args)]
+pub struct Which {
     /// Only this topic
     #[arg(long)]
     pub topic: Option<String>,
@@ -219,6 +253,20 @@ pub struct List {
     /// Only this order key
     #[arg(long)]
     pub key: Option<String>,
+    /// Only those whose last attempt ended with this code: http_503
+    #[arg(long)]
+    pub code: Option<String>,
+    /// Only those enqueued in the last TIME: 30s, 15m, 2h, 7d
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub since: Option<Duration>,
+    /// Only those enqueued longer than TIME ago
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub until: Option<Duration>,
+}
+
+/// Which page.
+#[derive(Debug, Args)]
+pub struct PageArgs {
     /// At most this many
     #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub limit: u32,
@@ -231,11 +279,212 @@ pub struct List {
 #[command(after_help = "\
 Examples:
   posthouse messages show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10
+  posthouse messages explain 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10
   posthouse messages show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json | jq .attempts")]
 pub struct Show {
     /// The message
     #[arg(value_name = "ID", value_parser = message_id)]
     pub id: MessageId,
+}
+
+/// In whose name something is done by hand. It is written into the audit.
+#[derive(Debug, Args)]
+pub struct Who {
+    /// Who does it
+    #[arg(long, value_name = "NAME", env = "POSTHOUSE_ACTOR", hide_env_values = true, default_value_t = user())]
+    pub actor: String,
+    /// Why
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub reason: String,
+}
+
+fn user() -> String {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    set("USER")
+        .or_else(|| set("LOGNAME"))
+        .unwrap_or_else(|| "operator".to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  posthouse messages cancel 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'the order was withdrawn'")]
+pub struct Verb {
+    /// The messages
+    #[arg(value_name = "ID", value_parser = message_id, required = true)]
+    pub ids: Vec<MessageId>,
+    #[command(flatten)]
+    pub who: Who,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  posthouse messages resolve 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --receipt 'confirmed by phone'")]
+pub struct Resolve {
+    /// The message
+    #[arg(value_name = "ID", value_parser = message_id)]
+    pub id: MessageId,
+    /// What shows that it was delivered
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub receipt: String,
+    /// Who does it
+    #[arg(long, value_name = "NAME", env = "POSTHOUSE_ACTOR", hide_env_values = true, default_value_t = user())]
+    pub actor: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Dead {
+    /// List dead letters, newest first
+    List(DeadList),
+    /// Show one with everything that happened to it; never its payload
+    Show(Show),
+    /// Send dead or quarantined messages round again, by id or by filter
+    Replay(Replay),
+    /// Hold messages until somebody decides about them
+    Quarantine(Verb),
+    /// Remove dead or quarantined messages with their evidence; the audit remembers
+    Discard(Verb),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse dead list --reason exhausted --code http_503
+  posthouse dead list --quarantined --tenant acme")]
+pub struct DeadList {
+    /// Only those that are exhausted, rejected, lapsed, in conflict or cancelled
+    #[arg(long, value_name = "REASON", value_parser = words(DeadReason::ALL, DeadReason::as_str))]
+    #[arg(hide_possible_values = true)]
+    pub reason: Option<DeadReason>,
+    /// Those in quarantine instead
+    #[arg(long, conflicts_with = "reason")]
+    pub quarantined: bool,
+    #[command(flatten)]
+    pub which: Which,
+    #[command(flatten)]
+    pub page: PageArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "posthouse dead replay [OPTIONS] <ID... | --all | --topic TOPIC | ...>")]
+#[command(group(ArgGroup::new("what").required(true).multiple(true)
+    .args(["ids", "all", "topic", "tenant", "namespace", "key", "code", "since", "until", "because"])))]
+#[command(after_help = "\
+Examples:
+  posthouse dead replay 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'the address is right now'
+  posthouse dead replay --topic order.placed --code http_503 --dry-run
+  posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --reason 'it is back'
+
+By filter it needs --dry-run, which changes nothing, or --yes. It stops when their destination is
+paused or fails again.")]
+pub struct Replay {
+    /// The messages
+    #[arg(value_name = "ID", value_parser = message_id)]
+    #[arg(conflicts_with_all = ["all", "topic", "tenant", "namespace", "key", "code", "since", "until", "because", "dry_run", "rate", "limit"])]
+    pub ids: Vec<MessageId>,
+    /// Every dead message
+    #[arg(long)]
+    pub all: bool,
+    /// Only those that are dead for this reason
+    #[arg(long, value_name = "REASON", value_parser = words(DeadReason::ALL, DeadReason::as_str))]
+    #[arg(hide_possible_values = true)]
+    pub because: Option<DeadReason>,
+    #[command(flatten)]
+    pub which: Which,
+    /// Those in quarantine instead
+    #[arg(long)]
+    pub quarantined: bool,
+    /// Tell how many and which, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do it without asking
+    #[arg(long, short, conflicts_with = "dry_run")]
+    pub yes: bool,
+    /// At most this many in a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rate: Option<u32>,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Give them up, unsent, when this has passed
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub deliver_in: Option<Duration>,
+    #[command(flatten)]
+    pub who: Who,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Relays do this by themselves. It is for a store that no relay works on.
+
+Example:
+  posthouse repair")]
+pub struct Repair {
+    /// At most this many
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What waits, is in flight, is in quarantine or blocks its order key stays. A dedupe key outlives its
+message for as long as the settings say.
+
+Example:
+  posthouse prune --older-than 30d --yes")]
+pub struct Prune {
+    /// Only those that ended longer than this ago: 12h, 30d
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub older_than: Duration,
+    /// Do it without asking
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse audit --actor anna
+  posthouse audit --message 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json")]
+pub struct Audit {
+    /// Only of this message
+    #[arg(long, value_name = "ID", value_parser = message_id)]
+    pub message: Option<MessageId>,
+    /// Only by this actor or worker
+    #[arg(long, value_name = "NAME")]
+    pub actor: Option<String>,
+    /// Only this action, for instance replay
+    #[arg(long, value_name = "WORD")]
+    pub action: Option<String>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+    /// Only lines before this number: the next page
+    #[arg(long, value_name = "N")]
+    pub before: Option<i64>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Destinations {
+    /// List the destinations that relays send to, and those that are paused
+    List,
+    /// Stop all relays from sending to a destination; its messages wait
+    Pause(Switch),
+    /// Let them go on
+    Resume(Switch),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  posthouse destinations pause https://shop.example/hooks --reason 'maintenance until six'")]
+pub struct Switch {
+    /// Its name, as the list tells it
+    #[arg(value_name = "NAME")]
+    pub destination: String,
+    #[command(flatten)]
+    pub who: Who,
 }
 
 /// The words of one of the core's small vocabularies.

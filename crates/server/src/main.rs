@@ -61,7 +61,12 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
         Command::Demo(args) => commands::demo::run(args, out).await,
         Command::Migrate(args) => commands::migrate::run(args, store, out).await,
         Command::Enqueue(args) => commands::enqueue::run(args, store, out).await,
-        Command::Messages(cli::Messages::List(args)) => commands::messages::list(args, store, out).await,
-        Command::Messages(cli::Messages::Show(args)) => commands::messages::show(args, store, out).await,
+        Command::Messages(asked) => commands::messages::run(asked, store, out).await,
+        Command::Dead(asked) => commands::dead::run(asked, store, out).await,
+        Command::Repair(args) => commands::upkeep::repair(args, store, out).await,
+        Command::Prune(args) => commands::upkeep::prune(args, store, out).await,
+        Command::Audit(args) => commands::audit::run(args, store, out).await,
+        Command::Stats => commands::stats::run(store, out).await,
+        Command::Destinations(asked) => commands::destinations::run(asked, store, out).await,
     }
 }

@@ -66,6 +66,15 @@ impl Output {
         self.data(&text)
     }
 
+    /// Tells how far long work is, on a terminal, in one line that is written again and again; empty to remove it.
+    pub fn progress(&self, text: &str) {
+        if !self.quiet && !self.json && io::stderr().is_terminal() {
+            let mut stderr = io::stderr().lock();
+            // As for everything that is said: when it cannot be written, there is nobody to tell.
+            let _ = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
+        }
+    }
+
     /// Says something about the data.
     pub fn note(&self, text: &str) {
         if !self.quiet {

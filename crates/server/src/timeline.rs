@@ -1,6 +1,6 @@
 //! Everything that happened to one message, in one table: the attempts of the relay and the hands of people.
 
-use posthouse::{Admin, Attempt, AuditEntry, Error, MessageId};
+use posthouse::{Admin, Attempt, AuditEntry, AuditFilter, Error, MessageId};
 
 use crate::output::{Output, cut, took, visible};
 
@@ -19,7 +19,11 @@ impl Timeline {
     /// Reads it.
     pub async fn of(admin: &dyn Admin, id: MessageId) -> Result<Self, Error> {
         let attempts = admin.attempts(id).await?;
-        let mut audit = admin.audit(Some(id), AUDIT_LINES).await?;
+        let lines = AuditFilter {
+            limit: AUDIT_LINES,
+            ..AuditFilter::of(id)
+        };
+        let mut audit = admin.audit(&lines).await?;
         audit.reverse();
         Ok(Self { attempts, audit })
     }

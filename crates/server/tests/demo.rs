@@ -106,9 +106,10 @@ fn interrupted_it_cleans_up_and_says_so() {
     let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     let file = Path::new(first["file"].as_str().unwrap()).to_owned();
     assert!(file.exists());
+    // The shell's own `kill`: the program of that name is not on every machine.
     assert!(
-        Command::new("kill")
-            .args(["-INT", &demo.id().to_string()])
+        Command::new("sh")
+            .args(["-c", "kill -INT \"$0\"", &demo.id().to_string()])
             .status()
             .unwrap()
             .success()

@@ -207,13 +207,33 @@ CREATE TABLE posthouse_dedupe (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX posthouse_dedupe_ends ON posthouse_dedupe (ends_at) WHERE ends_at IS NOT NULL;
 
--- What was done by hand, and which worker found its lease lost.
+-- What was done by hand, to a message or to a destination, and which worker found its lease lost.
 CREATE TABLE posthouse_audit (
-    n       INTEGER PRIMARY KEY AUTOINCREMENT,
-    at      INTEGER NOT NULL,
-    actor   TEXT NOT NULL,
-    action  TEXT NOT NULL,
-    id      BLOB NOT NULL,
-    detail  TEXT NOT NULL
+    n           INTEGER PRIMARY KEY AUTOINCREMENT,
+    at          INTEGER NOT NULL,
+    actor       TEXT NOT NULL,
+    action      TEXT NOT NULL,
+    id          BLOB,
+    destination TEXT,
+    detail      TEXT NOT NULL
 ) STRICT;
-CREATE INDEX posthouse_audit_id ON posthouse_audit (id, n);
+CREATE INDEX posthouse_audit_id ON posthouse_audit (id, n) WHERE id IS NOT NULL;
+CREATE INDEX posthouse_audit_actor ON posthouse_audit (actor, n);
+CREATE INDEX posthouse_audit_action ON posthouse_audit (action, n);
+
+-- What relays told of themselves last, as JSON. It holds until then; a relay that leaves ends it at once.
+CREATE TABLE posthouse_relay (
+    name       TEXT PRIMARY KEY,
+    told       TEXT NOT NULL,
+    started_at INTEGER NOT NULL,
+    seen_at    INTEGER NOT NULL,
+    until      INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Destinations that nobody sends to until an operator lets them go on.
+CREATE TABLE posthouse_pause (
+    destination TEXT PRIMARY KEY,
+    at          INTEGER NOT NULL,
+    actor       TEXT NOT NULL,
+    reason      TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -64,7 +64,8 @@ SELECT
     m.parent AS parent,
     CASE d.state
         WHEN 'quarantined' THEN (
-            SELECT detail FROM posthouse_audit WHERE id = m.id AND action = 'quarantine' ORDER BY n DESC LIMIT 1
+            -- By the index on the message, never by that on the action.
+            SELECT detail FROM posthouse_audit WHERE id = m.id AND +action = 'quarantine' ORDER BY n DESC LIMIT 1
         )
     END AS note,
     m.on_dead AS on_dead,

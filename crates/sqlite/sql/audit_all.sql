@@ -1,1 +1,5 @@
-SELECT at, actor, action, id, detail FROM posthouse_audit ORDER BY n DESC LIMIT ?1;
+SELECT n, at, actor, action, id, destination, detail
+FROM posthouse_audit
+WHERE n < ?2
+ORDER BY n DESC
+LIMIT ?1;

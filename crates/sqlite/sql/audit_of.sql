@@ -1,1 +1,6 @@
-SELECT at, actor, action, id, detail FROM posthouse_audit WHERE id = ?2 ORDER BY n DESC LIMIT ?1;
+-- By the index on the message.
+SELECT n, at, actor, action, id, destination, detail
+FROM posthouse_audit
+WHERE n < ?2 AND (?3 IS NULL OR action = ?3) AND (?4 IS NULL OR actor = ?4) AND id = ?5
+ORDER BY n DESC
+LIMIT ?1;

@@ -1,5 +1,5 @@
--- Every message by number, with the time it ended, if it did and may go. The reader stops at the first one that was
--- enqueued too late to be old, because numbers and times rise together.
+-- Every message by number, with the time it ended, if it did and may go. The reader stops where those
+-- begin that were enqueued too late to be old, because numbers and times rise together.
 SELECT
     seq,
     created_at,

@@ -11,4 +11,6 @@ SELECT
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_attempt LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_dedupe LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_audit LIMIT 1))
+    + (SELECT count(*) FROM (SELECT 1 FROM posthouse_relay LIMIT 1))
+    + (SELECT count(*) FROM (SELECT 1 FROM posthouse_pause LIMIT 1))
     + (SELECT now IS NULL FROM posthouse_clock);

@@ -3,30 +3,34 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, DeadReason, Error, Event, Filter, Invalid, MessageId, MessageView, Page, Pruned,
-    RetryPolicy, State, Step,
-    admin::check_deliver_in,
+    Admin, Attempt, AuditEntry, AuditFilter, Counts, DeadReason, Error, Event, Facts, Filter, Invalid, MessageId,
+    MessageView, Page, Pause, Pruned, RelayView, RetryPolicy, State, Step, Timestamp,
+    admin::{check_deliver_in, check_prune_limit},
     machine::{Ctx, step},
+    presence::check_destination,
     text::excerpt,
 };
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use std::time::Duration;
 
 use crate::{
-    Sqlite, clock,
+    Sqlite, clock, counts,
     error::plain,
+    list,
     place::{self, Located, Waiting, draw, free_head, locate, run, to_dead, to_pending, to_resolved},
-    prune,
-    rows::{self, Record},
+    presence, prune,
+    rows::{self, Record, all},
 };
 
 const NUMBER: &str = include_str!("../sql/number.sql");
 const AUDIT_ADD: &str = include_str!("../sql/audit_add.sql");
 const AUDIT_ALL: &str = include_str!("../sql/audit_all.sql");
+const AUDIT_ACTION: &str = include_str!("../sql/audit_action.sql");
+const AUDIT_BY: &str = include_str!("../sql/audit_by.sql");
 const AUDIT_OF: &str = include_str!("../sql/audit_of.sql");
 const FIND: &str = include_str!("../sql/find.sql");
-const LIST: &str = include_str!("../sql/list.sql");
-const LIST_LIVE: &str = include_str!("../sql/list_live.sql");
+const AHEAD: &str = include_str!("../sql/ahead.sql");
+const ENDED: &str = include_str!("../sql/ended.sql");
 const ATTEMPTS: &str = include_str!("../sql/attempts.sql");
 const DEDUPE_FREE: &str = include_str!("../sql/dedupe_free.sql");
 
@@ -36,23 +40,24 @@ const TEXT_CHARS: usize = 512;
 #[async_trait]
 impl Admin for Sqlite {
     async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error> {
-        self.read(move |db| {
-            let found = db
-                .prepare_cached(FIND)?
-                .query_row([id.0.as_bytes()], rows::message_view);
-            found.optional()
-        })
-        .await
+        self.read(move |db| find(db, id)).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         let filter = filter.clone();
-        self.read(move |db| Ok(Page::of(list(db, &filter)?, &filter))).await
+        self.aside(move |db| list::list(db, &filter)).await
+    }
+
+    async fn counts(&self) -> Result<Counts, Error> {
+        self.aside(counts::counts).await
+    }
+
+    async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {
+        self.read(move |db| facts(db, id)).await
     }
 
     async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error> {
-        self.read(move |db| all(db, ATTEMPTS, params![id.0.as_bytes()], rows::attempt))
-            .await
+        self.read(move |db| attempts(db, id)).await
     }
 
     async fn replay(
@@ -99,17 +104,70 @@ impl Admin for Sqlite {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         let old = self.aside(move |db| prune::find(db, older_than, limit)).await?;
         self.write(move |tx| prune::prune(tx, &old, limit)).await
     }
 
-    async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error> {
-        self.read(move |db| match id {
-            Some(id) => all(db, AUDIT_OF, params![limit, id.0.as_bytes()], rows::audit_entry),
-            None => all(db, AUDIT_ALL, params![limit], rows::audit_entry),
-        })
-        .await
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
+        let filter = filter.clone();
+        self.read(move |db| audit(db, &filter)).await
     }
+
+    async fn relays(&self) -> Result<Vec<RelayView>, Error> {
+        self.read(presence::relays).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, Error> {
+        self.read(presence::pauses).await
+    }
+
+    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+        check_destination(destination)?;
+        let (destination, hand) = (destination.to_owned(), Hand::new(actor, reason)?);
+        self.write(move |tx| presence::pause(tx, &destination, &hand)).await
+    }
+
+    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+        check_destination(destination)?;
+        let (destination, hand) = (destination.to_owned(), Hand::new(actor, reason)?);
+        self.write(move |tx| presence::resume(tx, &destination, &hand)).await
+    }
+}
+
+/// Who does something, and why: clean, and never nobody.
+pub(crate) struct Hand {
+    pub actor: String,
+    pub detail: String,
+}
+
+impl Hand {
+    pub fn new(actor: &str, detail: &str) -> Result<Self, Invalid> {
+        if actor.is_empty() {
+            return Err(Invalid::new("actor", "is empty; say who you are"));
+        }
+        Ok(Self {
+            actor: excerpt(actor, TEXT_CHARS),
+            detail: excerpt(detail, TEXT_CHARS),
+        })
+    }
+
+    /// Writes a line of the audit.
+    pub fn sign(&self, tx: &Connection, now: i64, action: &str, about: About<'_>) -> Result<(), Error> {
+        let (id, destination) = match about {
+            About::Message(id) => (Some(id), None),
+            About::Destination(name) => (None, Some(name)),
+        };
+        let id = id.as_ref().map(|id| id.0.as_bytes());
+        let values = params![now, self.actor, action, id, destination, self.detail];
+        run(tx, AUDIT_ADD, values).map(|_| ())
+    }
+}
+
+/// What a line of the audit is about.
+pub(crate) enum About<'a> {
+    Message(MessageId),
+    Destination(&'a str),
 }
 
 /// One operator's change.
@@ -117,8 +175,7 @@ struct Verb {
     id: MessageId,
     name: &'static str,
     event: Event,
-    actor: String,
-    detail: String,
+    hand: Hand,
 }
 
 /// The message that a verb is about.
@@ -131,17 +188,8 @@ struct Found {
 
 impl Verb {
     fn new(id: MessageId, name: &'static str, event: Event, actor: &str, detail: &str) -> Result<Self, Error> {
-        if actor.is_empty() {
-            return Err(Invalid::new("actor", "is empty; say who you are").into());
-        }
-        let (actor, detail) = (excerpt(actor, TEXT_CHARS), excerpt(detail, TEXT_CHARS));
-        Ok(Self {
-            id,
-            name,
-            event,
-            actor,
-            detail,
-        })
+        let hand = Hand::new(actor, detail)?;
+        Ok(Self { id, name, event, hand })
     }
 
     /// Takes the message out of its table if the machine allows it, lets `put` place it, and looks after its key.
@@ -162,7 +210,7 @@ impl Verb {
         if let Some(key) = &found.located.record.key {
             free_head(tx, found.located.record.lane, key, found.now)?;
         }
-        audit(tx, found.now, &self.actor, self.name, self.id, &self.detail)
+        self.hand.sign(tx, found.now, self.name, About::Message(self.id))
     }
 
     fn find(&self, tx: &Connection) -> Result<Found, Error> {
@@ -221,40 +269,61 @@ impl Found {
     }
 }
 
-/// Writes a line of the audit.
-pub(crate) fn audit(
-    tx: &Connection,
-    now: i64,
-    actor: &str,
-    action: &str,
-    id: MessageId,
-    detail: &str,
-) -> Result<(), Error> {
-    run(tx, AUDIT_ADD, params![now, actor, action, id.0.as_bytes(), detail]).map(|_| ())
+fn find(db: &Connection, id: MessageId) -> rusqlite::Result<Option<MessageView>> {
+    let mut statement = db.prepare_cached(FIND)?;
+    statement.query_row([id.0.as_bytes()], rows::message_view).optional()
 }
 
-fn list(db: &Connection, filter: &Filter) -> rusqlite::Result<Vec<MessageView>> {
-    let sql = match filter.state {
-        None | Some(State::Done) => LIST,
-        Some(_) => LIST_LIVE,
+/// One state of the database, as far as it bears on a message.
+fn facts(db: &Connection, id: MessageId) -> rusqlite::Result<Option<Facts>> {
+    let tx = db.unchecked_transaction()?;
+    let Some(message) = find(&tx, id)? else {
+        return Ok(None);
     };
-    let values = params![
-        filter.before.unwrap_or(i64::MAX),
-        filter.namespace,
-        filter.tenant,
-        filter.topic,
-        filter.order_key,
-        filter.state.map(State::as_str),
-        filter.page_size() + 1,
-    ];
-    all(db, sql, values, rows::message_view)
+    let ended = tx
+        .prepare_cached(ENDED)?
+        .query_row([message.seq], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (blocks, resolved) = ended?;
+    let now: i64 = tx.prepare_cached(clock::CLOCK)?.query_row([], |row| row.get(0))?;
+    Ok(Some(Facts {
+        now: Timestamp::from_micros(now),
+        last: attempts(&tx, id)?.pop(),
+        ahead: ahead(&tx, &message)?,
+        message,
+        blocks,
+        resolved,
+        relays: presence::relays(&tx)?,
+        pauses: presence::pauses(&tx)?,
+    }))
 }
 
-fn all<T>(
-    db: &Connection,
-    sql: &str,
-    values: &[&dyn rusqlite::ToSql],
-    read: fn(&Row<'_>) -> rusqlite::Result<T>,
-) -> rusqlite::Result<Vec<T>> {
-    db.prepare_cached(sql)?.query_map(values, read)?.collect()
+/// What must end before a message that waits.
+fn ahead(db: &Connection, message: &MessageView) -> rusqlite::Result<Option<MessageView>> {
+    if message.state != State::Pending || message.order_key.is_none() {
+        return Ok(None);
+    }
+    let mut statement = db.prepare_cached(AHEAD)?;
+    let first: Option<i64> = statement.query_row([message.seq], |row| row.get(0)).optional()?;
+    match first.filter(|seq| *seq != message.seq) {
+        Some(seq) => Ok(list::views(db, &[seq])?.pop()),
+        None => Ok(None),
+    }
+}
+
+fn attempts(db: &Connection, id: MessageId) -> rusqlite::Result<Vec<Attempt>> {
+    all(db, ATTEMPTS, params![id.0.as_bytes()], rows::attempt)
+}
+
+/// By the index of what is rarest: a message, an actor, an action.
+fn audit(db: &Connection, filter: &AuditFilter) -> rusqlite::Result<Vec<AuditEntry>> {
+    let id = filter.id.as_ref().map(|id| id.0.as_bytes());
+    let before = filter.before.unwrap_or(i64::MAX);
+    let values = params![filter.page_size(), before, filter.action, filter.actor, id];
+    let (sql, given) = match filter {
+        AuditFilter { id: Some(_), .. } => (AUDIT_OF, 5),
+        AuditFilter { actor: Some(_), .. } => (AUDIT_BY, 4),
+        AuditFilter { action: Some(_), .. } => (AUDIT_ACTION, 3),
+        _ => (AUDIT_ALL, 2),
+    };
+    all(db, sql, &values[..given], rows::audit_entry)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::plain;
 
-const CLOCK: &str = include_str!("../sql/clock.sql");
+pub(crate) const CLOCK: &str = include_str!("../sql/clock.sql");
 
 /// What the store's clock says, in a transaction that holds the write lock already.
 pub(crate) fn now(tx: &Connection) -> Result<i64, Error> {

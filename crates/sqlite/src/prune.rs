@@ -30,8 +30,9 @@ pub(crate) struct Old {
 /// The oldest messages that ended longer than `older_than` ago, at most `limit`. A long walk over what is still alive, so
 /// it is made without the write lock.
 pub(crate) fn find(db: &Connection, older_than: Duration, limit: u32) -> Result<Old, Error> {
-    let cutoff = clock::now(db)?.saturating_sub(micros(older_than));
-    let numbers = ended_before(db, cutoff, limit as usize)?;
+    let now = clock::now(db)?;
+    let cutoff = now.saturating_sub(micros(older_than));
+    let numbers = ended_before(db, cutoff, now, limit as usize)?;
     Ok(Old { numbers, cutoff })
 }
 
@@ -64,15 +65,24 @@ pub(crate) fn remove(tx: &Connection, seq: i64) -> Result<(), Error> {
     run(tx, REMOVE_MESSAGE, [seq]).map(|_| ())
 }
 
+/// So many young ones in a row mean that what follows is young too. Fewer, or any number from the future, had their time from a
+/// clock that was wrong, and are passed.
+const YOUNG: u32 = 100;
+
 /// The oldest messages that ended at `cutoff` or before.
-fn ended_before(tx: &Connection, cutoff: i64, limit: usize) -> Result<Vec<i64>, Error> {
-    let mut old = Vec::new();
+fn ended_before(tx: &Connection, cutoff: i64, now: i64, limit: usize) -> Result<Vec<i64>, Error> {
+    let (mut old, mut young) = (Vec::new(), 0);
     let mut statement = tx.prepare_cached(WALK).map_err(plain)?;
     let mut rows = statement.query([]).map_err(plain)?;
     while let Some(row) = rows.next().map_err(plain)? {
         let read = || Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, Option<i64>>(2)?));
         let (seq, created_at, ended_at) = read().map_err(plain)?;
-        if created_at > cutoff || old.len() >= limit {
+        young = if created_at > cutoff && created_at <= now {
+            young + 1
+        } else {
+            0
+        };
+        if young == YOUNG || old.len() >= limit {
             break;
         }
         if ended_at.is_some_and(|at| at <= cutoff) {

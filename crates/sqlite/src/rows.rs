@@ -2,10 +2,11 @@
 //! UTF-8, and no content may stop the line.
 
 use posthouse_core::{
-    Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Standing, State, Timestamp,
+    Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Pause, Relay, RelayView,
+    Standing, State, Timestamp,
 };
 use rusqlite::{
-    Row,
+    Connection, Row,
     types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef},
 };
 use std::str::FromStr;
@@ -96,6 +97,11 @@ pub(crate) fn standing(row: &Row<'_>, at: usize, state: State) -> Read<Standing>
 /// An epoch as a column.
 pub(crate) fn epoch(standing: &Standing) -> i64 {
     i64::try_from(standing.epoch).unwrap_or(i64::MAX)
+}
+
+/// Every record that a statement of this crate's own answers.
+pub(crate) fn all<T>(db: &Connection, sql: &str, values: &[&dyn ToSql], read: fn(&Row<'_>) -> Read<T>) -> Read<Vec<T>> {
+    db.prepare_cached(sql)?.query_map(values, read)?.collect()
 }
 
 /// `id, seq, token, <standing>, on_dead`.
@@ -202,10 +208,34 @@ pub(crate) fn attempt(row: &Row<'_>) -> Read<Attempt> {
 /// The columns of `audit_all.sql`.
 pub(crate) fn audit_entry(row: &Row<'_>) -> Read<AuditEntry> {
     Ok(AuditEntry {
-        at: time(row, 0)?,
-        actor: text(row, 1)?,
-        action: text(row, 2)?,
-        id: id(row, 3)?,
-        detail: text(row, 4)?,
+        n: row.get(0)?,
+        at: time(row, 1)?,
+        actor: text(row, 2)?,
+        action: text(row, 3)?,
+        id: optional_id(row, 4)?,
+        destination: optional_text(row, 5)?,
+        detail: text(row, 6)?,
+    })
+}
+
+/// The columns of `relays.sql`. What a relay of another version says may not be understood; that it is there is told.
+pub(crate) fn relay_view(row: &Row<'_>) -> Read<RelayView> {
+    let (name, told) = (text(row, 0)?, text(row, 1)?);
+    let relay = serde_json::from_str(&told).unwrap_or_default();
+    Ok(RelayView {
+        relay: Relay { name, ..relay },
+        started_at: time(row, 2)?,
+        seen_at: time(row, 3)?,
+        live: row.get(4)?,
+    })
+}
+
+/// The columns of `pauses.sql`.
+pub(crate) fn pause(row: &Row<'_>) -> Read<Pause> {
+    Ok(Pause {
+        destination: text(row, 0)?,
+        at: time(row, 1)?,
+        actor: text(row, 2)?,
+        reason: text(row, 3)?,
     })
 }

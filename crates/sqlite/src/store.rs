@@ -5,8 +5,8 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Renewal, Settlement, Store,
-    Verdict, Wake, lease::check_lease, text::excerpt,
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Pause, Relay, Renewal,
+    Settlement, Store, Verdict, Wake, lease::check_lease, text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::{
@@ -16,10 +16,12 @@ use std::{
 };
 
 use crate::{
-    Options, Outbox, admin, claim, clock, connect, enqueue,
+    Options, Outbox,
+    admin::{About, Hand},
+    claim, clock, connect, enqueue,
     error::{internal, of_file, plain},
     floors::Floors,
-    migrate, rows, settle,
+    migrate, presence, rows, settle,
     wake::Watch,
 };
 
@@ -207,6 +209,17 @@ impl Store for Sqlite {
         self.write(move |tx| record_conflict(tx, &lease, &worker)).await
     }
 
+    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
+        relay.check(ttl)?;
+        let relay = relay.clone();
+        self.write(move |tx| presence::heartbeat(tx, &relay, ttl)).await
+    }
+
+    async fn leave(&self, relay: &str) -> Result<(), Error> {
+        let relay = relay.to_owned();
+        self.write(move |tx| presence::leave(tx, &relay)).await
+    }
+
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
         self.inner.watch.mark()
     }
@@ -237,6 +250,10 @@ fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Confl
         .unwrap_or_default();
     let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
     let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
-    admin::audit(tx, clock::now(tx)?, worker, "outbox_flush_conflict", lease.id, &detail)?;
+    let hand = Hand {
+        actor: worker.to_owned(),
+        detail,
+    };
+    hand.sign(tx, clock::now(tx)?, "outbox_flush_conflict", About::Message(lease.id))?;
     Ok(conflict)
 }

@@ -10,6 +10,7 @@ mod fixture;
 mod plain_sql;
 mod processes;
 mod ranges;
+mod scale;
 mod sources;
 mod transactions;
 

@@ -2,6 +2,7 @@
 
 use posthouse_core::{Admin, Claim, Claimed, Enqueued, Message, Settlement, State, Store};
 use posthouse_sqlite::Sqlite;
+use posthouse_testkit::Fixture;
 use rusqlite::params;
 use std::time::Duration;
 
@@ -95,4 +96,25 @@ async fn what_a_claim_answers_is_what_it_wrote() {
         let counts = (s.attempts, s.max_attempts, epoch, s.generation, s.releases);
         assert_eq!(written.unwrap(), (counts, c.delivery.tenant.clone()));
     }
+}
+
+/// A message from the future (somebody's clock was wrong) does not keep retention from what is behind it.
+#[tokio::test]
+async fn retention_goes_past_a_message_from_the_future() {
+    let fixture = SqliteFixture::new();
+    let store = fixture.open();
+    store.enqueue_now(vec![message(); 200]).await.unwrap();
+    let claimed = claim(&store, 200).await;
+    let batch: Vec<_> = claimed.iter().map(|c| Settlement::delivered(&c.lease, None)).collect();
+    store.settle(&batch).await.unwrap();
+    fixture.advance(Duration::from_secs(10 * 24 * 3600)).await;
+    let later = "UPDATE posthouse_message SET created_at = created_at + ?1 * 86400000000 WHERE seq BETWEEN ?2 AND ?3";
+    let db = fixture.connect();
+    let first = claimed.iter().map(|c| c.lease.seq).min().unwrap();
+    for (days, from, to) in [(3650, 0, 149), (10, 160, 160)] {
+        db.execute(later, params![days, first + from, first + to]).unwrap();
+    }
+    // Those with a wrong time ended when they ended, all the same.
+    let pruned = store.prune(Duration::from_secs(24 * 3600), 1000).await.unwrap();
+    assert_eq!((pruned.messages, pruned.more), (200, false));
 }

@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 12] = [
+const CONTROLS: [(Flaw, &[&str]); 15] = [
     (
         Flaw::NoFence,
         &[
@@ -132,6 +132,17 @@ const CONTROLS: [(Flaw, &[&str]); 12] = [
             "a_replay_to_the_tail_takes_its_turn",
         ],
     ),
+    (
+        Flaw::RelaysNeverGo,
+        &[
+            "a_silent_relay_is_not_live",
+            "a_relay_that_leaves_is_not_live",
+            "destinations_are_told",
+            "no_relay",
+        ],
+    ),
+    (Flaw::LastPauseStands, &["a_repeated_pause_changes_only_the_audit"]),
+    (Flaw::FlightUnseen, &["behind_a_later_one_in_flight"]),
 ];
 
 /// Whether a case passes. One that hangs does not.

@@ -6,7 +6,8 @@
 mod cast;
 
 use posthouse::{
-    Admin, Claimed, Error, Filter, Message, MessageId, MessageView, RetryPolicy, Settlement, State, Store, repair,
+    Admin, AuditFilter, Claimed, Error, Filter, Message, MessageId, MessageView, RetryPolicy, Settlement, State, Store,
+    repair,
     sqlite::{Outbox, Sqlite},
 };
 use rusqlite::{Connection, TransactionBehavior::Immediate};
@@ -155,7 +156,7 @@ impl Stage {
         let nothing_changed = self.view(id, State::Leased).await? == before;
         found(nothing_changed, "nothing changed by the stale token")?;
         self.alpha.store.record_conflict(&stale.lease, self.alpha.name).await?;
-        let audit = self.admin.audit(Some(id), 1).await?;
+        let audit = self.admin.audit(&AuditFilter::of(id)).await?;
         let conflict = audit
             .first()
             .ok_or_else(|| Failure::new("the demo found no record of the conflict"))?;

@@ -1,39 +1,145 @@
-//! `posthouse messages`: looking at messages. The payload is never shown.
+//! `posthouse messages`: looking at messages, and deciding about those that wait. The payload is never shown.
 
-use posthouse::{AnyStore, Attempt, AuditEntry, Error, Filter, Message, MessageId, MessageView, State, Timestamp};
+use posthouse::{
+    Admin, AnyStore, Attempt, AuditEntry, Error, Filter, Message, MessageId, MessageView, State, Timestamp,
+};
 use serde::Serialize;
-use std::fmt::Write as _;
+use serde_json::json;
+use std::{
+    fmt::Write as _,
+    future::Future,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use crate::{
-    cli::{List, Show},
+    cli::{Messages, PageArgs, Show, Verb, Which, Who},
     exit::Failure,
     output::{Output, Paint, cut, now, relative, size, visible},
     timeline::Timeline,
 };
 
-/// `messages list`
-pub async fn list(args: &List, store: &str, out: &Output) -> Result<(), Failure> {
-    let filter = Filter {
-        namespace: args.namespace.clone(),
-        tenant: args.tenant.clone(),
-        topic: args.topic.clone(),
-        state: args.state,
-        order_key: args.key.clone(),
-        before: args.before,
-        limit: args.limit,
+/// `messages ...`
+pub async fn run(asked: &Messages, store: &str, out: &Output) -> Result<(), Failure> {
+    match asked {
+        Messages::List(args) => list(filter(&args.which, args.state, &args.page), store, out).await,
+        Messages::Show(args) => show(args, store, out).await,
+        Messages::Explain(args) => explain(args.id, store, out).await,
+        Messages::Cancel(args) => {
+            each(args, store, out, "cancelled", |admin, id, who| {
+                Box::pin(async move { admin.cancel(id, &who.actor, &who.reason).await })
+            })
+            .await
+        }
+        Messages::Resolve(args) => {
+            let admin = AnyStore::open(store).await?.admin();
+            admin.resolve(args.id, &args.actor, &args.receipt).await?;
+            done(out, args.id, "resolved")
+        }
+    }
+}
+
+/// What the flags ask for. Ages are counted back from now.
+pub fn filter(which: &Which, state: Option<State>, page: &PageArgs) -> Filter {
+    Filter {
+        beyond: page.before,
+        limit: page.limit,
+        state,
+        ..wanted(which)
+    }
+}
+
+/// The same without a page.
+pub fn wanted(which: &Which) -> Filter {
+    let ago = |age: Duration| {
+        let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+        Timestamp::from_micros(now().as_micros().saturating_sub(age))
     };
-    let page = AnyStore::open(store).await?.admin().list(&filter).await?;
-    if page.messages.is_empty() {
+    Filter {
+        namespace: which.namespace.clone(),
+        tenant: which.tenant.clone(),
+        topic: which.topic.clone(),
+        order_key: which.key.clone(),
+        code: which.code.clone(),
+        since: which.since.map(ago),
+        until: which.until.map(ago),
+        ..Filter::default()
+    }
+}
+
+/// One page of messages. A store answers before it has looked at everything; here it goes on until there is a page, or for a while.
+pub async fn list(mut filter: Filter, store: &str, out: &Output) -> Result<(), Failure> {
+    let admin = AnyStore::open(store).await?.admin();
+    let (since, wanted) = (Instant::now(), filter.page_size());
+    let mut messages = Vec::new();
+    let next = loop {
+        let page = admin.list(&filter).await?;
+        messages.extend(page.messages);
+        let found = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        if page.next.is_none() || found >= wanted || since.elapsed() > PATIENCE {
+            break page.next;
+        }
+        (filter.beyond, filter.limit) = (page.next, wanted - found);
+    };
+    if messages.is_empty() {
         out.note("No messages.");
     } else if out.json {
-        page.messages.iter().try_for_each(|message| out.document(message))?;
+        messages.iter().try_for_each(|message| out.document(message))?;
     } else {
-        out.data(&table(&page.messages, out))?;
+        out.data(&table(&messages, out))?;
     }
-    if let Some(next) = page.next {
-        out.note(&format!("There are more: add --before {next}"));
+    if let Some(next) = next {
+        out.note(&format!("There may be more: add --before {next}"));
     }
     Ok(())
+}
+
+/// How long a list goes on looking for what is rare.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// `messages explain`
+async fn explain(id: MessageId, store: &str, out: &Output) -> Result<(), Failure> {
+    let admin = AnyStore::open(store).await?.admin();
+    let facts = admin.facts(id).await?.ok_or(Error::NotFound(id))?;
+    let causes = posthouse::explain::explain(&facts);
+    let state = facts.message.state;
+    if out.json {
+        return out.document(&json!({ "id": id, "state": state.as_str(), "causes": causes }));
+    }
+    let mut text = format!("{id}  {state}\n");
+    for cause in causes {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{}  {}",
+            out.paint(Paint::Dim, &format!("{:14}", cause.code())),
+            visible(&cause.to_string())
+        );
+    }
+    out.data(&text)
+}
+
+/// One verb, done to one message.
+type Act =
+    for<'a> fn(&'a dyn Admin, MessageId, &'a Who) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+
+/// Does a verb to each of several messages; stops at the first that refuses.
+pub async fn each(args: &Verb, store: &str, out: &Output, word: &str, act: Act) -> Result<(), Failure> {
+    let admin = AnyStore::open(store).await?.admin();
+    for id in &args.ids {
+        act(&*admin, *id, &args.who).await?;
+        done(out, *id, word)?;
+    }
+    Ok(())
+}
+
+/// Says that something was done to a message.
+pub fn done(out: &Output, id: MessageId, word: &str) -> Result<(), Failure> {
+    if out.json {
+        out.document(&json!({ "id": id, "done": word }))
+    } else {
+        out.data(&format!("{id}  {word}"))
+    }
 }
 
 /// `messages show`
@@ -86,7 +192,8 @@ fn missing(id: MessageId, last: Option<&AuditEntry>) -> Failure {
     }
 }
 
-fn table(messages: &[MessageView], out: &Output) -> String {
+/// Messages under a heading.
+pub fn table(messages: &[MessageView], out: &Output) -> String {
     let now = now();
     let any = |told: fn(&MessageView) -> bool| messages.iter().any(told);
     // A column in which every message says the same nothing is left out.

@@ -20,6 +20,11 @@ pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failur
         // Also when nothing is behind: the SQL functions are applied whole, whatever was done to them meanwhile.
         AnyStore::migrate(store).await?;
     }
+    let roles = if args.roles {
+        AnyStore::make_roles(store).await?
+    } else {
+        Vec::new()
+    };
     let changed = behind.is_some();
     out.note(if changed {
         "The schema is ready."
@@ -27,8 +32,13 @@ pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failur
         "The schema is up to date."
     });
     if out.json {
-        out.document(&json!({ "schema": "current", "changed": changed }))
-    } else {
-        Ok(())
+        return out.document(&json!({ "schema": "current", "changed": changed, "roles": roles }));
     }
+    for role in &roles {
+        out.data(role)?;
+    }
+    if !roles.is_empty() {
+        out.note("Nobody can log in as one of these: GRANT them to those who can.");
+    }
+    Ok(())
 }

@@ -1,6 +1,11 @@
 //! One file for each command.
 
+pub mod audit;
+pub mod dead;
 pub mod demo;
+pub mod destinations;
 pub mod enqueue;
 pub mod messages;
 pub mod migrate;
+pub mod stats;
+pub mod upkeep;

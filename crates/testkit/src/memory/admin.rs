@@ -1,32 +1,38 @@
 //! The operator's hand.
 
 use posthouse_core::{
-    Attempt, AuditEntry, Error, Event, Filter, Invalid, MessageId, MessageView, Order, Page, Pruned, State,
-    text::excerpt,
+    Attempt, AuditEntry, AuditFilter, Error, Event, Filter, Invalid, MessageId, MessageView, Order, Page, Pruned,
+    State, text::excerpt,
 };
 use std::time::Duration;
 
 use super::{
     claim::decide,
-    tables::{Busy, Entry, Key, Tables},
+    tables::{About, Busy, Entry, Key, Tables},
 };
 
 /// Actors, reasons, notes and receipts of operators are kept this long.
-const TEXT_CHARS: usize = 512;
+pub(super) const TEXT_CHARS: usize = 512;
 
 impl Tables {
     pub(super) fn find(&self, id: MessageId) -> Option<MessageView> {
         self.entry(id).map(|entry| self.view(entry))
     }
 
+    /// Looks at every message: there are as many as memory holds.
     pub(super) fn list(&self, filter: &Filter) -> Page {
-        let below = filter.before.unwrap_or(i64::MAX);
-        let found = self.messages.range(..below).rev().map(|(_, entry)| entry);
+        let found: Box<dyn Iterator<Item = &Entry>> = if filter.oldest_first {
+            let above = filter.beyond.unwrap_or(i64::MIN);
+            Box::new(self.messages.values().filter(move |entry| entry.seq > above))
+        } else {
+            let below = filter.beyond.unwrap_or(i64::MAX);
+            Box::new(self.messages.range(..below).rev().map(|(_, entry)| entry))
+        };
         let rows = found
-            .filter(|entry| matches(entry, filter))
-            .take(filter.page_size() as usize + 1)
-            .map(|entry| self.view(entry));
-        Page::of(rows.collect(), filter)
+            .map(|entry| self.view(entry))
+            .filter(|view| matches(view, filter))
+            .take(filter.page_size() as usize + 1);
+        Page::of(rows.collect(), filter, None)
     }
 
     pub(super) fn attempts_of(&self, id: MessageId) -> Vec<Attempt> {
@@ -80,7 +86,11 @@ impl Tables {
     }
 
     pub(super) fn resolve(&mut self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-        self.operate(id, actor, "resolve", Event::Resolve, receipt).map(|_| ())
+        let seq = self.operate(id, actor, "resolve", Event::Resolve, receipt)?;
+        if let Some(entry) = self.messages.get_mut(&seq) {
+            entry.resolved = true;
+        }
+        Ok(())
     }
 
     pub(super) fn discard(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
@@ -98,7 +108,7 @@ impl Tables {
         if let Some(key) = key.filter(|key| self.dedupe.get(key).is_some_and(|taken| taken.id == id)) {
             self.dedupe.remove(&key);
         }
-        self.write_audit(id, actor, "discard", excerpt(reason, TEXT_CHARS));
+        self.write_audit(About::Message(id), actor, "discard", excerpt(reason, TEXT_CHARS));
         Ok(())
     }
 
@@ -120,7 +130,7 @@ impl Tables {
             verb,
         })?;
         self.apply(seq, step);
-        self.write_audit(id, actor, verb, excerpt(detail, TEXT_CHARS));
+        self.write_audit(About::Message(id), actor, verb, excerpt(detail, TEXT_CHARS));
         Ok(seq)
     }
 
@@ -151,16 +161,19 @@ impl Tables {
         }
     }
 
-    pub(super) fn audit_of(&self, id: Option<MessageId>, limit: u32) -> Vec<AuditEntry> {
+    pub(super) fn audit_of(&self, filter: &AuditFilter) -> Vec<AuditEntry> {
         let newest = self.audit.iter().rev();
         newest
-            .filter(|line| id.is_none_or(|id| line.id == id))
-            .take(limit as usize)
+            .filter(|line| filter.before.is_none_or(|before| line.n < before))
+            .filter(|line| filter.id.is_none() || filter.id == line.id)
+            .filter(|line| filter.actor.as_ref().is_none_or(|actor| *actor == line.actor))
+            .filter(|line| filter.action.as_ref().is_none_or(|action| *action == line.action))
+            .take(filter.page_size() as usize)
             .cloned()
             .collect()
     }
 
-    fn view(&self, entry: &Entry) -> MessageView {
+    pub(super) fn view(&self, entry: &Entry) -> MessageView {
         let (message, standing) = (&entry.message, entry.standing);
         let last = self.attempts.get(&entry.seq).and_then(|rows| rows.last());
         MessageView {
@@ -200,19 +213,22 @@ impl Tables {
     }
 }
 
-fn checked(actor: &str) -> Result<String, Invalid> {
+pub(super) fn checked(actor: &str) -> Result<String, Invalid> {
     if actor.is_empty() {
         return Err(Invalid::new("actor", "is empty; say who you are"));
     }
     Ok(excerpt(actor, TEXT_CHARS))
 }
 
-fn matches(entry: &Entry, filter: &Filter) -> bool {
+fn matches(view: &MessageView, filter: &Filter) -> bool {
     let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
-    let message = &entry.message;
-    is(&filter.namespace, &message.namespace)
-        && is(&filter.tenant, &message.tenant)
-        && is(&filter.topic, &message.topic)
-        && filter.state.is_none_or(|state| state == entry.state())
-        && (filter.order_key.is_none() || filter.order_key == message.order_key)
+    is(&filter.namespace, &view.namespace)
+        && is(&filter.tenant, &view.tenant)
+        && is(&filter.topic, &view.topic)
+        && filter.state.is_none_or(|state| state == view.state)
+        && (filter.order_key.is_none() || filter.order_key == view.order_key)
+        && (filter.reason.is_none() || filter.reason == view.reason)
+        && (filter.code.is_none() || filter.code == view.last_code)
+        && filter.since.is_none_or(|since| view.created_at >= since)
+        && filter.until.is_none_or(|until| view.created_at < until)
 }

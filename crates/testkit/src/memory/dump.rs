@@ -24,6 +24,12 @@ impl Tables {
         for line in &self.audit {
             let _ = writeln!(lines, "audit {line:?}");
         }
+        for told in self.relays.values() {
+            let _ = writeln!(lines, "relay {told:?}");
+        }
+        for pause in self.pauses.values() {
+            let _ = writeln!(lines, "pause {pause:?}");
+        }
         lines
     }
 }
@@ -53,6 +59,7 @@ fn live(entry: &Entry) -> String {
         entry.finished_at,
         entry.updated_at,
         &entry.note,
+        entry.resolved,
     );
     format!("live {} {standing:?} {rest:?}", entry.id)
 }

@@ -204,6 +204,7 @@ impl Tables {
             finished_at: None,
             note: None,
             freed: false,
+            resolved: false,
         }
     }
 

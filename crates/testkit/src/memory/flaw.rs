@@ -27,11 +27,17 @@ pub enum Flaw {
     ExpiryKeepsRun,
     /// Producers of a key do not take turns: a number drawn early may be committed late.
     NoTurns,
+    /// A relay that has left, or has been silent for too long, is still told as live.
+    RelaysNeverGo,
+    /// The second who pauses a destination is told as the one who did.
+    LastPauseStands,
+    /// Who is in flight is not seen by explain: only the first of a key is told.
+    FlightUnseen,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -44,5 +50,8 @@ impl Flaw {
         Self::RunGoesOn,
         Self::ExpiryKeepsRun,
         Self::NoTurns,
+        Self::RelaysNeverGo,
+        Self::LastPauseStands,
+        Self::FlightUnseen,
     ];
 }

@@ -6,9 +6,12 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, Capabilities, Claim, Claimed, Conflict, Durability, Error, Filter, Lease, Limits,
-    MessageId, MessageView, Page, Pruned, Renewal, Settlement, Store, Timestamp, Verdict, Wake,
-    admin::check_deliver_in, lease::check_lease,
+    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Claimed, Conflict, Counts, Durability, Error, Facts,
+    Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Relay, RelayView, Renewal, Settlement, Store,
+    Timestamp, Verdict, Wake,
+    admin::{check_deliver_in, check_prune_limit},
+    lease::check_lease,
+    presence::check_destination,
 };
 use std::{
     sync::{
@@ -25,6 +28,8 @@ mod dump;
 mod enqueue;
 mod fixture;
 mod flaw;
+mod oversight;
+mod presence;
 mod settle;
 mod tables;
 
@@ -237,6 +242,16 @@ impl Store for Memory {
         self.with(|tables| tables.record_conflict(lease, worker))
     }
 
+    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
+        relay.check(ttl)?;
+        Ok(self.with(|tables| tables.heartbeat(relay, ttl)))
+    }
+
+    async fn leave(&self, relay: &str) -> Result<(), Error> {
+        self.with(|tables| tables.leave(relay));
+        Ok(())
+    }
+
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
         // The bell of this handle remembers that it was rung, so there is nothing to prepare.
         Ok(())
@@ -258,6 +273,14 @@ impl Admin for Memory {
 
     async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         Ok(self.with(|tables| tables.list(filter)))
+    }
+
+    async fn counts(&self) -> Result<Counts, Error> {
+        Ok(self.with(|tables| tables.counts()))
+    }
+
+    async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {
+        Ok(self.with(|tables| tables.facts(id)))
     }
 
     async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error> {
@@ -293,10 +316,29 @@ impl Admin for Memory {
     }
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+        check_prune_limit(limit)?;
         Ok(self.with(|tables| tables.prune(older_than, limit)))
     }
 
-    async fn audit(&self, id: Option<MessageId>, limit: u32) -> Result<Vec<AuditEntry>, Error> {
-        Ok(self.with(|tables| tables.audit_of(id, limit)))
+    async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
+        Ok(self.with(|tables| tables.audit_of(filter)))
+    }
+
+    async fn relays(&self) -> Result<Vec<RelayView>, Error> {
+        Ok(self.with(|tables| tables.relays()))
+    }
+
+    async fn pauses(&self) -> Result<Vec<Pause>, Error> {
+        Ok(self.with(|tables| tables.pauses()))
+    }
+
+    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+        check_destination(destination)?;
+        self.with(|tables| tables.pause(destination, actor, reason))
+    }
+
+    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+        check_destination(destination)?;
+        self.with(|tables| tables.resume(destination, actor, reason))
     }
 }

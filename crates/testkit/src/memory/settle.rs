@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{
     Flaw,
-    tables::{Busy, Entry, Held, Key, Tables, TxId},
+    tables::{About, Busy, Entry, Held, Key, Tables, TxId},
 };
 
 impl Tables {
@@ -228,7 +228,8 @@ impl Tables {
             .unwrap_or_default();
         let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
         let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
-        self.write_audit(lease.id, excerpt(worker, 512), "outbox_flush_conflict", detail);
+        let (about, worker) = (About::Message(lease.id), excerpt(worker, 512));
+        self.write_audit(about, worker, "outbox_flush_conflict", detail);
         Ok(conflict)
     }
 }

@@ -1,12 +1,12 @@
 //! The tables, and the one function that moves a message.
 
 use posthouse_core::{
-    Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Settlement,
+    Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Settlement,
     Standing, State, Step, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Flaw, Options, START};
+use super::{Flaw, Options, START, presence::Told};
 
 /// Number of a caller's transaction.
 pub(super) type TxId = u64;
@@ -66,6 +66,8 @@ pub(super) struct Entry {
     pub note: Option<String>,
     /// An operator cancelled it: it let its key go, and does not hold it again until it is replayed.
     pub freed: bool,
+    /// An operator declared it delivered.
+    pub resolved: bool,
 }
 
 /// Who holds a message.
@@ -94,6 +96,8 @@ pub(super) struct Tables {
     pub attempts: BTreeMap<i64, Vec<Attempt>>,
     pub dedupe: BTreeMap<DedupeKey, Taken>,
     pub audit: Vec<AuditEntry>,
+    pub relays: BTreeMap<String, Told>,
+    pub pauses: BTreeMap<String, Pause>,
     /// The application's own table.
     pub notes: Vec<String>,
     pub open: BTreeMap<TxId, Open>,
@@ -166,6 +170,8 @@ impl Tables {
             attempts: BTreeMap::new(),
             dedupe: BTreeMap::new(),
             audit: Vec::new(),
+            relays: BTreeMap::new(),
+            pauses: BTreeMap::new(),
             notes: Vec::new(),
             open: BTreeMap::new(),
             served: None,
@@ -282,14 +288,25 @@ impl Tables {
         }
     }
 
-    pub fn write_audit(&mut self, id: MessageId, actor: String, action: &str, detail: String) {
-        let (at, action) = (self.now, action.to_owned());
+    pub fn write_audit(&mut self, about: About<'_>, actor: String, action: &str, detail: String) {
+        let (id, destination) = match about {
+            About::Message(id) => (Some(id), None),
+            About::Destination(name) => (None, Some(name.to_owned())),
+        };
         self.audit.push(AuditEntry {
-            at,
+            n: self.audit.last().map_or(1, |last| last.n + 1),
+            at: self.now,
             actor,
-            action,
+            action: action.to_owned(),
             id,
+            destination,
             detail,
         });
     }
+}
+
+/// What a line of the audit is about.
+pub(super) enum About<'a> {
+    Message(MessageId),
+    Destination(&'a str),
 }

@@ -229,6 +229,24 @@ pub async fn left_topics_hide_no_free_one(fx: &dyn Fixture) {
     assert_eq!(bodies(&take(fx, ask(1).not_topic("orders")).await), ["open"]);
 }
 
+/// L1. A worker that leaves a topic parks its messages again and again; one that can send them gets them all the same, however much
+/// else there is.
+pub async fn a_topic_that_some_leave_is_sent_by_those_who_can(fx: &dyn Fixture) {
+    put_all(fx, vec![Message::bytes("rare", "text/plain", "rare"); 3]).await;
+    put_all(fx, vec![message("common"); 200]).await;
+    let (store, mut rare) = (fx.store().await, 0);
+    for _ in 0..8 {
+        let picky = take(fx, ask(10).not_topic("rare")).await;
+        assert!(bodies(&picky).iter().all(|body| body == "common"));
+        deliver(&*store, &picky).await;
+        let any = take(fx, ask(10)).await;
+        rare += bodies(&any).iter().filter(|body| *body == "rare").count();
+        deliver(&*store, &any).await;
+        put_all(fx, vec![message("common"); 20]).await;
+    }
+    assert_eq!(rare, 3);
+}
+
 /// A tenant with thousands of delayed messages, and one with a single message that falls due after them.
 async fn put_flood_that_waits(fx: &dyn Fixture) {
     put_all(fx, vec![message("flood").tenant("loud").delay(SECOND); 3000]).await;

@@ -1,6 +1,6 @@
 //! What must be true of every message at every moment, whatever happened to it: told from what operators can see.
 
-use posthouse_core::{Admin, Attempt, AttemptOutcome, DeadReason, MessageId, MessageView, State};
+use posthouse_core::{Admin, Attempt, AttemptOutcome, AuditFilter, DeadReason, MessageId, MessageView, State};
 use std::collections::BTreeMap;
 
 use crate::Fixture;
@@ -56,7 +56,11 @@ pub async fn assert_keys_in_order(fx: &dyn Fixture, ids: &[MessageId]) {
 
 async fn ask(admin: &dyn Admin, id: MessageId) -> Told {
     let view = admin.find(id).await.unwrap();
-    let audit = admin.audit(Some(id), 1000).await.unwrap();
+    let all = AuditFilter {
+        limit: 1000,
+        ..AuditFilter::of(id)
+    };
+    let audit = admin.audit(&all).await.unwrap();
     Told {
         view: view.unwrap_or_else(|| panic!("message {id} is lost")),
         attempts: admin.attempts(id).await.unwrap(),

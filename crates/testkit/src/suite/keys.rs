@@ -213,6 +213,17 @@ pub async fn a_head_of_a_left_topic_holds_its_key(fx: &dyn Fixture) {
     assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2", "4"]);
 }
 
+/// P11. A head that would be tried again after its deliver-by is given up in time, and holds nobody longer.
+pub async fn a_waiting_head_past_its_deliver_by_frees_its_key(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    put_all(fx, vec![keyed("k", "1").deliver_in(SECOND * 5), keyed("k", "2")]).await;
+    let head = claim(&*store, "w1", 1).await;
+    settle(&*store, failed(&head[0].lease, 12)).await;
+    assert!(claim(&*store, "w1", 10).await.is_empty());
+    fx.advance(SECOND * 6).await;
+    assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["2"]);
+}
+
 /// Keys that waited, with and without more behind, in small claims: all of it, in order, and no claim is empty before the end.
 pub async fn many_keys_that_fall_due_are_all_claimed(fx: &dyn Fixture) {
     let waiting = |n: usize| {

@@ -12,10 +12,12 @@ pub mod claim;
 pub mod crew;
 pub mod dedupe;
 pub mod enqueue;
+pub mod explain;
 pub mod invariants;
 pub mod keys;
 pub mod lease;
 pub mod operator;
+pub mod oversight;
 pub mod producers;
 pub mod races;
 pub mod runs;
@@ -88,6 +90,7 @@ macro_rules! __cases {
                 no_claim_is_empty_while_one_of_many_has_more
                 lapsed_messages_hide_no_free_one
                 left_topics_hide_no_free_one
+                a_topic_that_some_leave_is_sent_by_those_who_can
                 a_flood_that_falls_due_does_not_delay_another_tenant
                 a_flood_of_a_left_topic_does_not_delay_another_tenant
                 a_flood_that_falls_due_hides_nothing_from_a_scoped_claim
@@ -181,11 +184,72 @@ macro_rules! __cases {
                 prune_removes_at_most_its_limit
                 prune_until_it_is_done_leaves_nothing_behind
                 prune_with_any_age_is_answered
+                prune_of_at_most_nothing_is_refused
                 a_dead_message_that_blocks_its_key_is_not_pruned
                 a_list_shows_what_its_filter_says
                 a_list_is_paged_without_gaps
                 a_list_has_a_limit_of_its_own
                 a_view_tells_the_message_whole
+            }
+            oversight {
+                an_empty_store_counts_nothing
+                a_message_is_counted_where_it_stands
+                messages_in_every_state_are_counted
+                what_is_left_for_its_topic_is_ready
+                leases_that_ran_out_are_counted
+                blocked_keys_are_counted
+                counts_tell_the_oldest_due
+                the_oldest_due_may_be_behind_another
+                a_list_by_state
+                a_list_by_reason
+                a_list_by_code
+                a_list_by_time
+                a_list_by_everything
+                every_list_is_paged_without_gaps
+                a_list_can_be_worked_off
+                a_relay_tells_of_itself
+                relays_are_listed_by_name
+                a_silent_relay_is_not_live
+                a_relay_that_leaves_is_not_live
+                a_relay_is_forgotten_after_a_day
+                a_senseless_heartbeat_is_refused
+                a_pause_is_told_to_every_relay
+                a_repeated_pause_changes_only_the_audit
+                a_senseless_pause_is_refused
+                any_reason_of_a_pause_can_be_recorded
+                destinations_are_told
+                the_audit_by_actor_and_action
+                the_audit_is_paged_without_gaps
+                the_audit_has_a_limit_of_its_own
+                the_audit_of_destinations
+            }
+            explain {
+                a_free_message
+                a_missing_message
+                a_delivered_message
+                a_resolved_message
+                an_expanded_message
+                a_dead_message
+                a_dead_message_that_blocks
+                a_quarantined_message
+                a_leased_message
+                a_lease_that_ran_out
+                a_lapsed_message
+                behind_a_pending_head
+                behind_a_leased_head
+                behind_a_later_one_in_flight
+                behind_a_dead_head
+                not_behind_what_passes
+                a_delayed_message
+                a_backed_off_message
+                no_relay
+                no_route
+                a_paused_destination
+                an_open_breaker
+                a_rate_limit
+                a_tenant_limit
+                several_causes
+                asking_changes_nothing
             }
             keys {
                 four_workers_send_every_key_in_order
@@ -199,6 +263,7 @@ macro_rules! __cases {
                 keys_of_a_left_topic_hide_no_free_one
                 a_waiting_head_that_is_taken_away_frees_its_key
                 a_head_of_a_left_topic_holds_its_key
+                a_waiting_head_past_its_deliver_by_frees_its_key
                 many_keys_that_fall_due_are_all_claimed
                 a_key_in_use_delays_no_other_key
                 a_claim_serves_several_keys
@@ -297,6 +362,10 @@ macro_rules! __cases {
                 an_unblocked_key_is_claimed_once
                 of_prune_and_replay_one_wins
                 of_late_commits_and_claims_one_holds_the_key
+                two_operators_replay_each_dead_message_once
+                a_settlement_wins_against_quarantine
+                a_settlement_wins_against_cancel
+                of_pause_and_resume_one_is_last
             }
             soak {
                 producers_and_workers_with_failures

@@ -1,7 +1,7 @@
 //! P7, P9 and the operator's hand: every verb on every state, once, recorded.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, DeadReason, Error, Filter, Limits, MessageId, OnDead, State};
+use posthouse_core::{Admin, AuditFilter, DeadReason, Error, Filter, Limits, MessageId, OnDead, State};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use uuid::Uuid;
 
@@ -109,7 +109,7 @@ pub async fn a_missing_message_is_not_found(fx: &dyn Fixture) {
     }
     assert_eq!(admin.find(id).await.unwrap(), None);
     assert!(admin.attempts(id).await.unwrap().is_empty());
-    assert!(admin.audit(Some(id), 10).await.unwrap().is_empty());
+    assert!(admin.audit(&AuditFilter::of(id)).await.unwrap().is_empty());
 }
 
 /// P7. Nobody changes a message without a name.
@@ -145,12 +145,16 @@ pub async fn every_change_is_in_the_audit(fx: &dyn Fixture) {
     }
     let other = put(fx, message("43")).await;
     admin.resolve(other, "bob", "seen in the log").await.unwrap();
-    let found = admin.audit(Some(id), 100).await.unwrap();
+    let found = admin.audit(&AuditFilter::of(id)).await.unwrap();
     let lines: Vec<_> = found.into_iter().map(|a| (a.at, a.actor, a.action, a.detail)).collect();
     assert_eq!(lines, expected);
-    let newest = admin.audit(None, 2).await.unwrap();
+    let two = AuditFilter {
+        limit: 2,
+        ..AuditFilter::default()
+    };
+    let newest = admin.audit(&two).await.unwrap();
     let ids: Vec<_> = newest.iter().map(|a| (a.id, a.action.as_str())).collect();
-    assert_eq!(ids, [(other, "resolve"), (id, "discard")]);
+    assert_eq!(ids, [(Some(other), "resolve"), (Some(id), "discard")]);
     assert_eq!(newest[0].detail, "seen in the log");
 }
 
@@ -161,7 +165,7 @@ pub async fn any_operator_text_can_be_recorded(fx: &dyn Fixture) {
     let raw = "a\0b\n'; --".to_owned() + &"€".repeat(5000);
     admin.quarantine(id, &raw, &raw).await.unwrap();
     let clean = posthouse_core::text::excerpt(&raw, 512);
-    let audit = admin.audit(Some(id), 1).await.unwrap();
+    let audit = admin.audit(&AuditFilter::of(id)).await.unwrap();
     assert_eq!((&audit[0].actor, &audit[0].detail), (&clean, &clean));
     assert_eq!(view(fx, id).await.note, Some(clean));
 }
@@ -210,7 +214,7 @@ pub async fn of_concurrent_replays_one_wins(fx: &dyn Fixture) {
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
     assert_eq!(answers.iter().filter(|answer| lost(answer)).count(), 7, "{answers:?}");
     assert_eq!(view(fx, id).await.generation, 2);
-    assert_eq!(fx.admin().await.audit(Some(id), 10).await.unwrap().len(), 1);
+    assert_eq!(fx.admin().await.audit(&AuditFilter::of(id)).await.unwrap().len(), 1);
 }
 
 /// P4. A worker from before the replay has nothing to say in the new generation.
@@ -340,7 +344,7 @@ pub async fn a_discarded_message_is_gone_but_audited(fx: &dyn Fixture) {
     assert_eq!(admin.find(id).await.unwrap(), None);
     assert!(admin.attempts(id).await.unwrap().is_empty());
     assert_eq!(count(fx).await, 0);
-    let audit = admin.audit(Some(id), 10).await.unwrap();
+    let audit = admin.audit(&AuditFilter::of(id)).await.unwrap();
     assert_eq!((audit.len(), audit[0].action.as_str()), (1, "discard"));
     let again = admin.discard(id, "op", "personal data").await;
     assert!(matches!(again, Err(Error::NotFound(_))), "{again:?}");
@@ -370,7 +374,7 @@ pub async fn prune_removes_only_what_ended_long_ago(fx: &dyn Fixture) {
     }
     assert_eq!(admin.attempts(young).await.unwrap().len(), 1);
     assert_eq!(
-        admin.audit(Some(cancelled), 10).await.unwrap().len(),
+        admin.audit(&AuditFilter::of(cancelled)).await.unwrap().len(),
         1,
         "the audit stays"
     );
@@ -432,8 +436,16 @@ pub async fn prune_with_any_age_is_answered(fx: &dyn Fixture) {
     put_done(fx, message("42")).await;
     let admin = fx.admin().await;
     assert_eq!(admin.prune(Duration::MAX, 100).await.unwrap().messages, 0);
-    assert_eq!(admin.prune(Duration::ZERO, 0).await.unwrap().messages, 0);
     assert_eq!(admin.prune(Duration::ZERO, u32::MAX).await.unwrap().messages, 1);
+}
+
+/// A caller that goes on until there is no more would go on for ever.
+pub async fn prune_of_at_most_nothing_is_refused(fx: &dyn Fixture) {
+    let refused = fx.admin().await.prune(Duration::ZERO, 0).await.unwrap_err();
+    let Error::Invalid(invalid) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(invalid.field, "max_rows");
 }
 
 /// It holds its key until a person has dealt with it; gone, nobody would know why the key stands or why it moved.
@@ -543,10 +555,10 @@ pub async fn a_list_shows_what_its_filter_says(fx: &dyn Fixture) {
 pub async fn a_list_is_paged_without_gaps(fx: &dyn Fixture) {
     let mut expected = put_all(fx, (0..7).map(|n| message(&n.to_string())).collect()).await;
     expected.reverse();
-    let (mut found, mut sizes, mut before) = (Vec::new(), Vec::new(), None);
+    let (mut found, mut sizes, mut beyond) = (Vec::new(), Vec::new(), None);
     loop {
         let filter = Filter {
-            before,
+            beyond,
             limit: 3,
             ..Filter::default()
         };
@@ -554,8 +566,8 @@ pub async fn a_list_is_paged_without_gaps(fx: &dyn Fixture) {
         sizes.push(page.messages.len());
         found.extend(page.messages.iter().map(|m| m.id));
         put(fx, message("new")).await;
-        before = page.next;
-        if before.is_none() {
+        beyond = page.next;
+        if beyond.is_none() {
             break;
         }
     }

@@ -1,6 +1,6 @@
 //! Two sessions that want the same thing at the same moment. Exactly one gets it, and what is left behind is sound.
 
-use posthouse_core::{Admin, AttemptOutcome, Claimed, Error, MessageId, Renewal, State, Store, Verdict};
+use posthouse_core::{Admin, AttemptOutcome, AuditFilter, Claimed, Error, MessageId, Renewal, State, Store, Verdict};
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::Barrier;
 
@@ -419,4 +419,172 @@ pub async fn of_late_commits_and_claims_one_holds_the_key(fx: &dyn Fixture) {
         deliver(&*stores[0], &taken).await;
         deliver(&*stores[0], &claim(&*stores[0], "last", 10).await).await;
     }
+}
+
+/// Which messages somebody has replayed, by the audit, read page by page.
+async fn replayed_by(admin: &dyn Admin, actor: &str) -> Vec<MessageId> {
+    let mut filter = AuditFilter {
+        actor: Some(actor.to_owned()),
+        action: Some("replay".to_owned()),
+        limit: 300,
+        ..AuditFilter::default()
+    };
+    let mut ids = Vec::new();
+    loop {
+        let page = admin.audit(&filter).await.unwrap();
+        let Some(last) = page.last() else { return ids };
+        filter.before = Some(last.n);
+        ids.extend(page.iter().filter_map(|line| line.id));
+    }
+}
+
+/// P9. Two operators send the same thousand dead messages round again: each goes once, and the audit tells who did which.
+pub async fn two_operators_replay_each_dead_message_once(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let some = (0..1000).map(|n| match n % 5 {
+        0 => keyed(&format!("k{}", n % 50), "x"),
+        _ => message("x"),
+    });
+    let ids = put_all(fx, some.collect()).await;
+    let claimed = claim(&*store, "w1", 1000).await;
+    let batch: Vec<_> = claimed.iter().map(|c| rejected(&c.lease)).collect();
+    settle_all(&*store, &batch).await;
+    let start = Arc::new(Barrier::new(2));
+    let mut operators = Vec::new();
+    for name in ["ada", "bob"] {
+        let (admin, start, ids) = (fx.admin().await, start.clone(), ids.clone());
+        operators.push(async move {
+            start.wait().await;
+            let mut mine = Vec::new();
+            for id in ids {
+                if won(admin.replay(id, name, "again", None).await) {
+                    mine.push(id);
+                }
+            }
+            mine
+        });
+    }
+    let answers = at_once(operators).await;
+    let sets: Vec<BTreeSet<_>> = answers.iter().map(|mine| mine.iter().copied().collect()).collect();
+    assert!(sets[0].is_disjoint(&sets[1]), "two have replayed the same");
+    let all: BTreeSet<_> = sets[0].union(&sets[1]).copied().collect();
+    assert_eq!(all, ids.iter().copied().collect());
+    let admin = fx.admin().await;
+    for (name, mine) in ["ada", "bob"].into_iter().zip(&answers) {
+        let mut audited = replayed_by(&*admin, name).await;
+        audited.reverse();
+        assert_eq!(audited, *mine, "the audit of {name}");
+    }
+    let again = claim(&*store, "w1", 2000).await;
+    assert_eq!(again.len(), 1000);
+    assert!(
+        again
+            .iter()
+            .all(|c| c.delivery.generation == 2 && c.delivery.attempt == 1)
+    );
+    assert_sound(fx, &ids).await;
+}
+
+/// A worker reports while an operator wants the message: what is in flight is nobody's but the worker's, so the report always
+/// stands, and the operator gets what the report made of it or nothing.
+async fn settle_against(fx: &dyn Fixture, cancel: bool) {
+    let (worker, operator, admin) = (fx.store().await, fx.admin().await, fx.admin().await);
+    let mut ids = Vec::new();
+    for round in 0..40 {
+        let body = if round % 4 < 2 { message("x") } else { keyed("k", "x") };
+        let lease = put_and_claim(fx, body).await;
+        let fails = round % 2 == 0;
+        let report = if fails { failed(&lease, 5) } else { delivered(&lease) };
+        let (store, id) = (worker.clone(), lease.id);
+        let reporting = tokio::spawn(async move { settle(&*store, report).await });
+        let mut answer = false;
+        for _ in 0..3 {
+            answer |= won(match cancel {
+                true => operator.cancel(id, "op", "stop").await,
+                false => operator.quarantine(id, "op", "stop").await,
+            });
+            tokio::task::yield_now().await;
+        }
+        assert!(reporting.await.unwrap().is_settled(), "round {round}");
+        let (expected, outcome) = match (fails, answer, cancel) {
+            (false, won, _) => {
+                assert!(!won, "round {round}: what was delivered was stopped");
+                (State::Done, AttemptOutcome::Delivered)
+            }
+            (true, false, _) => (State::Pending, AttemptOutcome::Retry),
+            (true, true, true) => (State::Dead, AttemptOutcome::Retry),
+            (true, true, false) => (State::Quarantined, AttemptOutcome::Retry),
+        };
+        assert_eq!(
+            told(&*admin, id).await,
+            (Some(expected), vec![outcome]),
+            "round {round}"
+        );
+        if expected == State::Pending {
+            admin.resolve(id, "op", "out of the way").await.unwrap();
+        }
+        ids.push(id);
+    }
+    assert_sound(fx, &ids).await;
+}
+
+/// Never quarantined while it is in flight.
+pub async fn a_settlement_wins_against_quarantine(fx: &dyn Fixture) {
+    settle_against(fx, false).await;
+}
+
+/// Never cancelled while it is in flight.
+pub async fn a_settlement_wins_against_cancel(fx: &dyn Fixture) {
+    settle_against(fx, true).await;
+}
+
+/// Of those who pause at once one is told as the one who did, of those who resume one ended it; and after both at once it is
+/// paused or not, as everybody is told.
+pub async fn of_pause_and_resume_one_is_last(fx: &dyn Fixture) {
+    let mut admins = Vec::new();
+    for _ in 0..6 {
+        admins.push(fx.admin().await);
+    }
+    let (admin, store) = (fx.admin().await, fx.store().await);
+    for round in 0..10 {
+        let start = Arc::new(Barrier::new(admins.len()));
+        let each = |verb: fn(usize) -> bool| {
+            let rivals = admins.iter().cloned().enumerate().map(|(n, admin)| {
+                let (start, actor) = (start.clone(), format!("op{n}"));
+                async move {
+                    start.wait().await;
+                    if verb(n) {
+                        admin.pause("shop", &actor, "stop").await.map(|()| false).unwrap()
+                    } else {
+                        admin.resume("shop", &actor, "go").await.unwrap()
+                    }
+                }
+            });
+            at_once(rivals.collect())
+        };
+        each(|_| true).await;
+        let stands = admin.pauses().await.unwrap();
+        assert_eq!(stands.len(), 1, "round {round}");
+        let ended = each(|_| false).await;
+        assert_eq!(
+            ended.iter().filter(|ended| **ended).count(),
+            1,
+            "round {round}: {ended:?}"
+        );
+        each(|n| n % 2 == 0).await;
+        let left = admin.pauses().await.unwrap();
+        let relay = posthouse_core::Relay {
+            name: "r1".into(),
+            ..Default::default()
+        };
+        assert_eq!(store.heartbeat(&relay, LEASE).await.unwrap(), left);
+        assert_eq!(admin.resume("shop", "op", "go").await.unwrap(), left.len() == 1);
+        assert!(admin.pauses().await.unwrap().is_empty());
+    }
+    let all = AuditFilter {
+        limit: 1000,
+        ..AuditFilter::default()
+    };
+    let lines = admin.audit(&all).await.unwrap();
+    assert_eq!(lines.len(), 10 * (3 * admins.len() + 1), "every word is in the audit");
 }

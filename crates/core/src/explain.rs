@@ -1,0 +1,583 @@
+//! Why a message is not delivered: one answer for each cause, decided from facts.
+
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use std::fmt;
+
+use crate::{
+    Attempt, AttemptOutcome, DeadReason, MessageId, MessageView, State, Timestamp,
+    presence::{Breaker, Pause, RelayView},
+};
+
+/// What a store knows that bears on one message.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The store's clock.
+    pub now: Timestamp,
+    /// The message.
+    pub message: MessageView,
+    /// Its last attempt.
+    pub last: Option<Attempt>,
+    /// The one that must end before it: the first of its order key, or one that is in flight.
+    pub ahead: Option<MessageView>,
+    /// Whether it is dead or quarantined and holds its order key.
+    pub blocks: bool,
+    /// Whether an operator declared it delivered.
+    pub resolved: bool,
+    /// The relays that have told of themselves.
+    pub relays: Vec<RelayView>,
+    /// The destinations that are paused.
+    pub pauses: Vec<Pause>,
+}
+
+/// A reason why a message is where it is. The text of each says what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It was delivered.
+    Delivered {
+        /// When.
+        at: Option<Timestamp>,
+        /// By whom.
+        worker: Option<String>,
+    },
+    /// It was replaced by one message for each of its destinations.
+    Expanded {
+        /// When.
+        at: Option<Timestamp>,
+    },
+    /// An operator said that it was delivered.
+    Resolved {
+        /// When.
+        at: Option<Timestamp>,
+    },
+    /// It is given up.
+    Dead {
+        /// Why.
+        reason: Option<DeadReason>,
+        /// After how many attempts.
+        attempts: u32,
+        /// What the last one said.
+        error: Option<String>,
+        /// Whether it holds up its order key.
+        blocks: bool,
+    },
+    /// An operator holds it.
+    Quarantined {
+        /// The operator's note.
+        note: Option<String>,
+        /// Whether it holds up its order key.
+        blocks: bool,
+    },
+    /// Somebody is sending it.
+    Leased {
+        /// Who.
+        worker: String,
+        /// Until when at most.
+        until: Timestamp,
+    },
+    /// Its holder has not answered in time.
+    LeaseExpired {
+        /// Who held it.
+        worker: String,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// Its deliver-by has passed.
+    Lapsed {
+        /// When.
+        deliver_by: Timestamp,
+    },
+    /// Another message of its order key comes first.
+    Behind {
+        /// Which.
+        id: MessageId,
+        /// Where that one stands.
+        state: State,
+        /// When that one is due, if it waits.
+        due_at: Option<Timestamp>,
+    },
+    /// It is to be sent later.
+    Delayed {
+        /// When.
+        due_at: Timestamp,
+    },
+    /// It failed, and is tried again.
+    BackedOff {
+        /// When.
+        due_at: Timestamp,
+        /// How often it was tried.
+        attempts: u32,
+        /// How often it will be.
+        max_attempts: u32,
+        /// What the last attempt said.
+        error: Option<String>,
+    },
+    /// No relay is there.
+    NoRelay,
+    /// Relays are there, but none sends this topic of this namespace.
+    NoRoute {
+        /// The topic.
+        topic: String,
+        /// The namespace.
+        namespace: String,
+    },
+    /// An operator paused its destination.
+    Paused {
+        /// Which.
+        destination: String,
+        /// Who.
+        actor: String,
+        /// Why.
+        reason: String,
+    },
+    /// Its destination fails so often that nothing is sent to it.
+    BreakerOpen {
+        /// Which.
+        destination: String,
+    },
+    /// Its destination is at its rate limit.
+    RateLimited {
+        /// Which.
+        destination: String,
+    },
+    /// Its tenant is at its limit.
+    TenantLimited {
+        /// Which.
+        tenant: String,
+    },
+    /// Nothing is in its way.
+    Free,
+}
+
+/// Every cause that applies, the one that must change first in front.
+pub fn explain(facts: &Facts) -> Vec<Cause> {
+    let m = &facts.message;
+    let error = || m.last_error.clone().or_else(|| m.last_code.clone());
+    let standing = match m.state {
+        State::Done if facts.resolved => Some(Cause::Resolved { at: m.finished_at }),
+        State::Done
+            if facts
+                .last
+                .as_ref()
+                .is_some_and(|a| a.outcome == AttemptOutcome::Expanded) =>
+        {
+            Some(Cause::Expanded { at: m.finished_at })
+        }
+        State::Done => Some(Cause::Delivered {
+            at: m.finished_at,
+            worker: facts.last.as_ref().map(|a| a.worker.clone()),
+        }),
+        State::Dead => Some(Cause::Dead {
+            reason: m.reason,
+            attempts: m.attempts,
+            error: error(),
+            blocks: facts.blocks,
+        }),
+        State::Quarantined => Some(Cause::Quarantined {
+            note: m.note.clone().filter(|n| !n.is_empty()),
+            blocks: facts.blocks,
+        }),
+        State::Leased => {
+            let (worker, until) = (m.worker.clone().unwrap_or_default(), m.lease_until.unwrap_or(facts.now));
+            Some(if until > facts.now {
+                Cause::Leased { worker, until }
+            } else {
+                Cause::LeaseExpired { worker, until }
+            })
+        }
+        State::Pending => None,
+    };
+    if let Some(standing) = standing {
+        return vec![standing];
+    }
+    let mut causes = Vec::new();
+    if let Some(deliver_by) = m.deliver_by.filter(|at| *at <= facts.now) {
+        causes.push(Cause::Lapsed { deliver_by });
+    }
+    if let Some(ahead) = &facts.ahead {
+        causes.push(Cause::Behind {
+            id: ahead.id,
+            state: ahead.state,
+            due_at: ahead
+                .due_at
+                .filter(|at| ahead.state == State::Pending && *at > facts.now),
+        });
+    }
+    if let Some(due_at) = m.due_at.filter(|at| *at > facts.now) {
+        causes.push(if m.attempts == 0 {
+            Cause::Delayed { due_at }
+        } else {
+            Cause::BackedOff {
+                due_at,
+                attempts: m.attempts,
+                max_attempts: m.max_attempts,
+                error: error(),
+            }
+        });
+    }
+    causes.extend(on_the_way(m, &facts.relays, &facts.pauses));
+    if causes.is_empty() {
+        causes.push(Cause::Free);
+    }
+    causes
+}
+
+/// What is in the way between the store and the destinations of a message. A cause applies when it applies to every relay that
+/// could send it.
+pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Vec<Cause> {
+    let live: Vec<_> = relays.iter().filter(|r| r.live).map(|r| &r.relay).collect();
+    if live.is_empty() {
+        return vec![Cause::NoRelay];
+    }
+    let serving: Vec<_> = live
+        .into_iter()
+        .filter_map(|r| r.serves(&m.namespace, &m.topic).map(|to| (r, to)))
+        .collect();
+    let Some((_, destinations)) = serving.first() else {
+        return vec![Cause::NoRoute {
+            topic: m.topic.clone(),
+            namespace: m.namespace.clone(),
+        }];
+    };
+    let mut causes = Vec::new();
+    for name in *destinations {
+        let all = |ill: &dyn Fn(&crate::presence::Health) -> bool| serving.iter().all(|(r, _)| ill(&r.health(name)));
+        if let Some(pause) = pauses.iter().find(|p| p.destination == *name) {
+            causes.push(Cause::Paused {
+                destination: name.clone(),
+                actor: pause.actor.clone(),
+                reason: pause.reason.clone(),
+            });
+        }
+        if all(&|h| h.breaker == Breaker::Open) {
+            causes.push(Cause::BreakerOpen {
+                destination: name.clone(),
+            });
+        }
+        if all(&|h| h.limited) {
+            causes.push(Cause::RateLimited {
+                destination: name.clone(),
+            });
+        }
+    }
+    if serving.iter().all(|(r, _)| r.limited_tenants.contains(&m.tenant)) {
+        causes.push(Cause::TenantLimited {
+            tenant: m.tenant.clone(),
+        });
+    }
+    causes
+}
+
+impl Cause {
+    /// A stable word for programs.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Delivered { .. } => "delivered",
+            Self::Expanded { .. } => "expanded",
+            Self::Resolved { .. } => "resolved",
+            Self::Dead { .. } => "dead",
+            Self::Quarantined { .. } => "quarantined",
+            Self::Leased { .. } => "leased",
+            Self::LeaseExpired { .. } => "lease_expired",
+            Self::Lapsed { .. } => "lapsed",
+            Self::Behind { .. } => "behind",
+            Self::Delayed { .. } => "delayed",
+            Self::BackedOff { .. } => "backed_off",
+            Self::NoRelay => "no_relay",
+            Self::NoRoute { .. } => "no_route",
+            Self::Paused { .. } => "paused",
+            Self::BreakerOpen { .. } => "breaker_open",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::TenantLimited { .. } => "tenant_limited",
+            Self::Free => "free",
+        }
+    }
+
+    /// The message, destination or tenant to look at next.
+    pub fn subject(&self) -> Option<String> {
+        match self {
+            Self::Behind { id, .. } => Some(id.to_string()),
+            Self::Leased { worker, .. } | Self::LeaseExpired { worker, .. } => Some(worker.clone()),
+            Self::Paused { destination, .. }
+            | Self::BreakerOpen { destination }
+            | Self::RateLimited { destination } => Some(destination.clone()),
+            Self::TenantLimited { tenant } => Some(tenant.clone()),
+            Self::NoRoute { topic, .. } => Some(topic.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Delivered { at, worker } => {
+                f.write_str("it was delivered")?;
+                at.map_or(Ok(()), |at| write!(f, " at {at}"))?;
+                worker.as_ref().map_or(Ok(()), |worker| write!(f, " by {worker}"))
+            }
+            Self::Expanded { at } => {
+                f.write_str("it was replaced by one message for each of its destinations")?;
+                at.map_or(Ok(()), |at| write!(f, " at {at}"))
+            }
+            Self::Resolved { at } => {
+                f.write_str("an operator declared it delivered")?;
+                at.map_or(Ok(()), |at| write!(f, " at {at}"))?;
+                f.write_str("; the audit tells who")
+            }
+            Self::Dead {
+                reason,
+                attempts,
+                error,
+                blocks,
+            } => {
+                let reason = reason.map_or("unknown", DeadReason::as_str);
+                write!(
+                    f,
+                    "it is dead ({reason}) after {attempts} {}",
+                    plural("attempt", *attempts)
+                )?;
+                error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))?;
+                f.write_str(if *blocks {
+                    "; it blocks its order key until it is replayed, resolved or discarded"
+                } else {
+                    "; replay it when the cause is gone, or discard it"
+                })
+            }
+            Self::Quarantined { note, blocks } => {
+                f.write_str("an operator holds it in quarantine")?;
+                note.as_ref().map_or(Ok(()), |note| write!(f, " ({note})"))?;
+                f.write_str(if *blocks {
+                    "; it blocks its order key until it is replayed, resolved or discarded"
+                } else {
+                    "; replay it to send it again"
+                })
+            }
+            Self::Leased { worker, until } => write!(f, "{worker} is sending it, and holds it until {until} at most"),
+            Self::LeaseExpired { worker, until } => write!(
+                f,
+                "{worker} held it until {until} and has not answered; the next claim or `posthouse repair` takes it back"
+            ),
+            Self::Lapsed { deliver_by } => write!(
+                f,
+                "its deliver-by passed at {deliver_by}; the next claim ends it as dead, unsent"
+            ),
+            Self::Behind { id, state, due_at } => {
+                write!(f, "message {id} of its order key comes first; that one is {state}")?;
+                due_at.map_or(Ok(()), |at| write!(f, " and not due until {at}"))
+            }
+            Self::Delayed { due_at } => write!(
+                f,
+                "it is not due until {due_at}, as its producer asked, or a relay that gave it back unsent"
+            ),
+            Self::BackedOff {
+                due_at,
+                attempts,
+                max_attempts,
+                error,
+            } => {
+                write!(f, "attempt {attempts} of {max_attempts} failed")?;
+                error.as_ref().map_or(Ok(()), |error| write!(f, " ({error})"))?;
+                write!(f, "; it is tried again at {due_at}")
+            }
+            Self::NoRelay => f.write_str("no relay is running on this store; start one with `posthouse relay`"),
+            Self::NoRoute { topic, namespace } => write!(
+                f,
+                "no relay that is running has a route for topic {topic} of namespace {namespace}; add one to its configuration"
+            ),
+            Self::Paused {
+                destination,
+                actor,
+                reason,
+            } => {
+                write!(f, "{actor} paused the destination {destination}")?;
+                if !reason.is_empty() {
+                    write!(f, " ({reason})")?;
+                }
+                write!(f, "; `posthouse destinations resume {destination}` lets it go on")
+            }
+            Self::BreakerOpen { destination } => write!(
+                f,
+                "the destination {destination} fails so often that nothing is sent to it for now; it is tried again by itself"
+            ),
+            Self::RateLimited { destination } => {
+                write!(
+                    f,
+                    "the destination {destination} is at its rate limit; it is sent when its turn comes"
+                )
+            }
+            Self::TenantLimited { tenant } => {
+                write!(f, "the tenant {tenant} is at its limit; it is sent when its turn comes")
+            }
+            Self::Free => f.write_str("nothing is in its way; the next claim takes it"),
+        }
+    }
+}
+
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("cause", self.code())?;
+        map.serialize_entry("subject", &self.subject())?;
+        map.serialize_entry("text", &self.to_string())?;
+        map.end()
+    }
+}
+
+fn plural(word: &str, n: u32) -> String {
+    if n == 1 { word.to_owned() } else { format!("{word}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::{Health, Relay, Route};
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000_000);
+
+    fn later() -> Timestamp {
+        NOW.plus(Duration::from_secs(5))
+    }
+
+    fn message(state: State) -> MessageView {
+        MessageView {
+            id: MessageId(uuid::Uuid::from_u128(1)),
+            seq: 1,
+            tenant: "acme".into(),
+            namespace: "default".into(),
+            topic: "orders".into(),
+            order_key: None,
+            dedupe_key: None,
+            state,
+            reason: None,
+            attempts: 0,
+            max_attempts: 12,
+            epoch: 0,
+            generation: 1,
+            worker: None,
+            lease_until: None,
+            due_at: Some(NOW),
+            deliver_by: None,
+            created_at: NOW,
+            updated_at: NOW,
+            finished_at: None,
+            last_code: None,
+            last_error: None,
+            content_type: "text/plain".into(),
+            bytes: 0,
+            digest: None,
+            kind: crate::Kind::Message,
+            parent: None,
+            note: None,
+        }
+    }
+
+    fn relay(breaker: Breaker) -> RelayView {
+        RelayView {
+            relay: Relay {
+                name: "r1".into(),
+                routes: vec![Route {
+                    topic: "orders".into(),
+                    destinations: vec!["shop".into()],
+                }],
+                destinations: vec![Health {
+                    destination: "shop".into(),
+                    breaker,
+                    limited: false,
+                }],
+                ..Relay::default()
+            },
+            started_at: NOW,
+            seen_at: NOW,
+            live: true,
+        }
+    }
+
+    fn facts(message: MessageView) -> Facts {
+        Facts {
+            now: NOW,
+            message,
+            last: None,
+            ahead: None,
+            blocks: false,
+            resolved: false,
+            relays: vec![relay(Breaker::Closed)],
+            pauses: Vec::new(),
+        }
+    }
+
+    fn codes(facts: &Facts) -> Vec<&'static str> {
+        explain(facts).iter().map(Cause::code).collect()
+    }
+
+    #[test]
+    fn every_state_has_its_answer() {
+        let with = |state, change: &dyn Fn(&mut Facts)| {
+            let mut facts = facts(message(state));
+            change(&mut facts);
+            codes(&facts)
+        };
+        assert_eq!(with(State::Pending, &|_| ()), ["free"]);
+        assert_eq!(with(State::Done, &|_| ()), ["delivered"]);
+        assert_eq!(with(State::Done, &|f| f.resolved = true), ["resolved"]);
+        assert_eq!(with(State::Dead, &|_| ()), ["dead"]);
+        assert_eq!(with(State::Quarantined, &|_| ()), ["quarantined"]);
+        let held = |until| move |f: &mut Facts| f.message.lease_until = Some(until);
+        assert_eq!(with(State::Leased, &held(later())), ["leased"]);
+        assert_eq!(with(State::Leased, &held(NOW)), ["lease_expired"]);
+        assert_eq!(with(State::Pending, &|f| f.message.due_at = Some(later())), ["delayed"]);
+        let failed = |f: &mut Facts| (f.message.due_at, f.message.attempts) = (Some(later()), 2);
+        assert_eq!(with(State::Pending, &failed), ["backed_off"]);
+        assert_eq!(with(State::Pending, &|f| f.message.deliver_by = Some(NOW)), ["lapsed"]);
+        let behind = |f: &mut Facts| f.ahead = Some(message(State::Dead));
+        assert_eq!(with(State::Pending, &behind), ["behind"]);
+        assert_eq!(with(State::Pending, &|f| f.relays.clear()), ["no_relay"]);
+        assert_eq!(with(State::Pending, &|f| f.relays[0].live = false), ["no_relay"]);
+        assert_eq!(
+            with(State::Pending, &|f| f.message.topic = "other".into()),
+            ["no_route"]
+        );
+        assert_eq!(
+            with(State::Pending, &|f| f.relays[0] = relay(Breaker::Open)),
+            ["breaker_open"]
+        );
+        assert_eq!(
+            with(State::Pending, &|f| f.relays[0].relay.destinations[0].limited = true),
+            ["rate_limited"]
+        );
+        assert_eq!(
+            with(State::Pending, &|f| f.relays[0].relay.limited_tenants =
+                vec!["acme".into()]),
+            ["tenant_limited"]
+        );
+        let pause = Pause {
+            destination: "shop".into(),
+            at: NOW,
+            actor: "op".into(),
+            reason: "maintenance".into(),
+        };
+        assert_eq!(with(State::Pending, &|f| f.pauses = vec![pause.clone()]), ["paused"]);
+    }
+
+    #[test]
+    fn causes_add_up_and_a_relay_that_can_send_is_enough() {
+        let mut told = facts(message(State::Pending));
+        told.message.due_at = Some(later());
+        told.relays = vec![relay(Breaker::Open)];
+        assert_eq!(codes(&told), ["delayed", "breaker_open"]);
+        told.relays.push(relay(Breaker::Closed));
+        assert_eq!(codes(&told), ["delayed"]);
+    }
+
+    #[test]
+    fn every_answer_is_a_sentence_that_says_what_to_do() {
+        let mut told = facts(message(State::Dead));
+        told.message.reason = Some(DeadReason::Exhausted);
+        told.message.attempts = 1;
+        told.message.last_error = Some("503 from the shop".into());
+        assert_eq!(
+            explain(&told)[0].to_string(),
+            "it is dead (exhausted) after 1 attempt: 503 from the shop; replay it when the cause is gone, or discard it"
+        );
+    }
+}

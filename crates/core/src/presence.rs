@@ -1,0 +1,310 @@
+//! What relays tell about themselves, and operators about destinations: shared through the store, because the one who asks is
+//! another process.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    Invalid, Limits, Timestamp,
+    message::{check_name, check_optional_name, check_text},
+    topic::TopicPattern,
+};
+
+/// How long a relay is remembered after its last word, and the longest that a word may hold.
+pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+
+/// A relay as it describes itself. What another version leaves out is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Relay {
+    /// Its name: the worker of its leases.
+    pub name: String,
+    /// The version of its program.
+    pub version: String,
+    /// The namespaces it serves; all when empty.
+    pub namespaces: Vec<String>,
+    /// Its routes, in their order: the first that matches a topic serves it.
+    pub routes: Vec<Route>,
+    /// How its destinations are.
+    pub destinations: Vec<Health>,
+    /// Tenants that are at their limit.
+    pub limited_tenants: Vec<String>,
+}
+
+/// Where messages of some topics go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The topics, as a [`TopicPattern`].
+    pub topic: String,
+    /// The names of the destinations.
+    pub destinations: Vec<String>,
+}
+
+/// How a destination is, as one relay sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Its name.
+    pub destination: String,
+    /// Whether the relay sends to it.
+    pub breaker: Breaker,
+    /// Whether it is at its rate limit.
+    pub limited: bool,
+}
+
+/// A circuit breaker. Ordered from well to ill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Breaker {
+    /// Messages are sent.
+    #[default]
+    Closed,
+    /// A few are sent, to find out.
+    HalfOpen,
+    /// None is sent.
+    Open,
+}
+
+impl Breaker {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
+/// A relay as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RelayView {
+    /// What it told last.
+    #[serde(flatten)]
+    pub relay: Relay,
+    /// Since when it has been live without a break.
+    pub started_at: Timestamp,
+    /// When it told it last.
+    pub seen_at: Timestamp,
+    /// Whether what it told still holds: it has neither left nor been silent for longer than it said.
+    pub live: bool,
+}
+
+/// Refuses a name that no destination has.
+pub fn check_destination(name: &str) -> Result<(), Invalid> {
+    check_text("destination", name, Limits::DESTINATION_BYTES)
+}
+
+impl Relay {
+    /// Refuses what makes no sense, or could not be kept and shown.
+    pub fn check(&self, ttl: Duration) -> Result<(), Invalid> {
+        check_name("relay", &self.name)?;
+        check_optional_name("version", &self.version)?;
+        self.namespaces.iter().try_for_each(|n| check_name("namespace", n))?;
+        for route in &self.routes {
+            check_text("topic", &route.topic, Limits::DESTINATION_BYTES)?;
+            route.destinations.iter().try_for_each(|d| check_destination(d))?;
+        }
+        self.destinations
+            .iter()
+            .try_for_each(|h| check_destination(&h.destination))?;
+        self.limited_tenants
+            .iter()
+            .try_for_each(|t| check_optional_name("tenant", t))?;
+        if ttl < Duration::from_millis(1) || ttl > REMEMBERED {
+            return Err(Invalid::new("ttl", "must be between 1 ms and 24 hours"));
+        }
+        Ok(())
+    }
+
+    /// The destinations of a topic in a namespace: nothing when this relay does not serve it.
+    pub fn serves(&self, namespace: &str, topic: &str) -> Option<&[String]> {
+        if !self.namespaces.is_empty() && !self.namespaces.iter().any(|n| n == namespace) {
+            return None;
+        }
+        let route = self
+            .routes
+            .iter()
+            .find(|r| TopicPattern::parse(&r.topic).is_ok_and(|p| p.matches(topic)))?;
+        Some(&route.destinations)
+    }
+
+    /// How a destination is. One that it says nothing about is well.
+    pub fn health(&self, destination: &str) -> Health {
+        let known = self.destinations.iter().find(|h| h.destination == destination);
+        known.cloned().unwrap_or_else(|| Health {
+            destination: destination.to_owned(),
+            breaker: Breaker::Closed,
+            limited: false,
+        })
+    }
+}
+
+/// A destination that an operator has stopped sending to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pause {
+    /// Its name.
+    pub destination: String,
+    /// Since when.
+    pub at: Timestamp,
+    /// Who.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A destination as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DestinationView {
+    /// Its name.
+    pub name: String,
+    /// Who stopped it, and why.
+    pub paused: Option<Pause>,
+    /// The worst breaker among the relays that are live.
+    pub breaker: Breaker,
+    /// Whether a live relay is at its rate limit.
+    pub limited: bool,
+    /// The patterns of the topics that go there.
+    pub topics: Vec<String>,
+    /// How many live relays send to it.
+    pub relays: usize,
+}
+
+/// Every destination that a live relay sends to or that is paused, by name.
+pub fn destinations(relays: &[RelayView], pauses: &[Pause]) -> Vec<DestinationView> {
+    let mut known: BTreeMap<&str, DestinationView> = BTreeMap::new();
+    let blank = |name: &str| DestinationView {
+        name: name.to_owned(),
+        paused: None,
+        breaker: Breaker::Closed,
+        limited: false,
+        topics: Vec::new(),
+        relays: 0,
+    };
+    for view in relays.iter().filter(|r| r.live) {
+        let mut seen: Vec<&str> = Vec::new();
+        for route in &view.relay.routes {
+            for name in &route.destinations {
+                let entry = known.entry(name).or_insert_with(|| blank(name));
+                let health = view.relay.health(name);
+                entry.breaker = entry.breaker.max(health.breaker);
+                entry.limited |= health.limited;
+                if !entry.topics.contains(&route.topic) {
+                    entry.topics.push(route.topic.clone());
+                }
+                if !seen.contains(&name.as_str()) {
+                    seen.push(name);
+                    entry.relays += 1;
+                }
+            }
+        }
+    }
+    for pause in pauses {
+        let entry = known
+            .entry(&pause.destination)
+            .or_insert_with(|| blank(&pause.destination));
+        entry.paused = Some(pause.clone());
+    }
+    known.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relay(name: &str, routes: &[(&str, &[&str])], ill: &[(&str, Breaker)]) -> RelayView {
+        RelayView {
+            relay: Relay {
+                name: name.into(),
+                routes: routes
+                    .iter()
+                    .map(|(topic, to)| Route {
+                        topic: (*topic).into(),
+                        destinations: to.iter().map(|d| (*d).to_owned()).collect(),
+                    })
+                    .collect(),
+                destinations: ill
+                    .iter()
+                    .map(|(name, breaker)| Health {
+                        destination: (*name).into(),
+                        breaker: *breaker,
+                        limited: false,
+                    })
+                    .collect(),
+                ..Relay::default()
+            },
+            started_at: Timestamp::from_micros(0),
+            seen_at: Timestamp::from_micros(0),
+            live: true,
+        }
+    }
+
+    #[test]
+    fn the_first_route_that_matches_serves() {
+        let mut view = relay("r", &[("a.*", &["one"]), ("*", &["two", "three"])], &[]);
+        assert_eq!(view.relay.serves("default", "a.b"), Some(&["one".to_owned()][..]));
+        assert_eq!(view.relay.serves("default", "b").map(<[_]>::len), Some(2));
+        view.relay.namespaces = vec!["own".into()];
+        assert_eq!(view.relay.serves("default", "a.b"), None);
+    }
+
+    #[test]
+    fn a_relay_is_checked_before_any_traffic() {
+        let ttl = Duration::from_secs(15);
+        let sound = relay("r", &[("a.*", &["one"])], &[("one", Breaker::Open)]).relay;
+        sound.check(ttl).unwrap();
+        let refused = |change: &dyn Fn(&mut Relay)| {
+            let mut relay = sound.clone();
+            change(&mut relay);
+            relay.check(ttl).unwrap_err().field
+        };
+        assert_eq!(refused(&|r| r.name.clear()), "relay");
+        assert_eq!(refused(&|r| r.name = "x".repeat(256)), "relay");
+        assert_eq!(refused(&|r| r.version = "1\0".into()), "version");
+        assert_eq!(refused(&|r| r.namespaces = vec![String::new()]), "namespace");
+        assert_eq!(refused(&|r| r.routes[0].topic.clear()), "topic");
+        assert_eq!(
+            refused(&|r| r.routes[0].destinations = vec!["\n".into()]),
+            "destination"
+        );
+        assert_eq!(refused(&|r| r.destinations[0].destination.clear()), "destination");
+        assert_eq!(refused(&|r| r.limited_tenants = vec!["\u{9f}".into()]), "tenant");
+        for ttl in [Duration::ZERO, REMEMBERED + Duration::from_secs(1)] {
+            assert_eq!(sound.check(ttl).unwrap_err().field, "ttl");
+        }
+    }
+
+    #[test]
+    fn what_another_version_leaves_out_is_empty() {
+        let read: Relay = serde_json::from_str(r#"{"name": "r", "shoe_size": 42}"#).unwrap();
+        assert_eq!((read.name.as_str(), read.routes.len()), ("r", 0));
+    }
+
+    #[test]
+    fn the_worst_relay_and_every_pause_are_told() {
+        let mut gone = relay("gone", &[("*", &["old"])], &[("one", Breaker::Open)]);
+        gone.live = false;
+        let relays = [
+            relay("r1", &[("a", &["one"]), ("b", &["one", "two"])], &[]),
+            relay("r2", &[("a", &["one"])], &[("one", Breaker::HalfOpen)]),
+            gone,
+        ];
+        let pause = Pause {
+            destination: "three".into(),
+            at: Timestamp::from_micros(1),
+            actor: "op".into(),
+            reason: String::new(),
+        };
+        let told = destinations(&relays, std::slice::from_ref(&pause));
+        let names: Vec<_> = told.iter().map(|d| (d.name.as_str(), d.relays, d.breaker)).collect();
+        assert_eq!(
+            names,
+            [
+                ("one", 2, Breaker::HalfOpen),
+                ("three", 0, Breaker::Closed),
+                ("two", 1, Breaker::Closed)
+            ]
+        );
+        assert_eq!(told[0].topics, ["a", "b"]);
+        assert_eq!(told[1].paused, Some(pause));
+    }
+}

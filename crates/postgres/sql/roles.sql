@@ -1,0 +1,59 @@
+-- Makes the roles of this schema, named after it, and grants them what they need and nothing else. Run it again after an upgrade.
+-- The functions work with the owner's rights, so nobody but the owner has a right on a table; the owner cannot log in.
+CREATE OR REPLACE FUNCTION posthouse.make_roles() RETURNS SETOF text
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    s CONSTANT text := current_schema();
+    producer CONSTANT text[] := ARRAY['enqueue', 'enqueue_bytes', 'enqueue_batch', 'enqueue_many'];
+    worker CONSTANT text[] := ARRAY['claim_outbox_batch', 'complete_outbox_attempt', 'renew_lease', 'repair_expired_leases', 'record_conflict', 'check_dedup'];
+    relay CONSTANT text[] := ARRAY['grant_leases', 'settle', 'settle_delivered', 'renew', 'expired', 'enqueue_many', 'sample_floor', 'fall_asleep', 'wake_up', 'heartbeat', 'leave', 'prune'];
+    operator CONSTANT text[] := ARRAY['replay', 'quarantine', 'cancel', 'resolve', 'discard', 'prune', 'repair_expired_leases', 'expired', 'settle',
+                                      'pause_destination', 'resume_destination', 'find_messages', 'counts', 'bearing', 'clock'];
+    x record;
+BEGIN
+    FOR x IN SELECT s || '_' || r.suffix AS name, r.* FROM (VALUES
+        ('owner', '{}'::text[], '{}'::text[]),
+        ('producer', producer, '{}'),
+        ('relay', worker || relay, '{schema_version}'),
+        ('operator', operator, '{schema_version,messages,backlog,attempts,audit,relay,pause}'),
+        ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r(suffix, functions, tables)
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = x.name) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', x.name);
+        END IF;
+        IF x.suffix <> 'owner' THEN
+            EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', s, x.name);
+            EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM %I', s, x.name);
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', s, x.name);
+        IF x.functions <> '{}' THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', (SELECT string_agg(format('%I.%I', s, f), ', ') FROM unnest(x.functions) f), x.name);
+        END IF;
+        IF x.tables <> '{}' THEN
+            EXECUTE format('GRANT SELECT ON %s TO %I', (SELECT string_agg(format('%I.%I', s, t), ', ') FROM unnest(x.tables) t), x.name);
+        END IF;
+        RETURN NEXT x.name;
+    END LOOP;
+    -- Everything belongs to the owner from now on; whoever migrates next must be a member of it.
+    EXECUTE format('GRANT %I TO %I', s || '_owner', current_user);
+    EXECUTE format('ALTER SCHEMA %I OWNER TO %I', s, s || '_owner');
+    FOR x IN
+        SELECT format('ALTER %s %I.%I OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, s, c.relname, s || '_owner') AS command
+        FROM pg_class c WHERE c.relnamespace = s::regnamespace AND c.relkind IN ('r', 'v')
+        UNION ALL
+        SELECT format('ALTER FUNCTION %s OWNER TO %I', p.oid::regprocedure, s || '_owner') FROM pg_proc p WHERE p.pronamespace = s::regnamespace
+        UNION ALL
+        SELECT format('ALTER TYPE %I.%I OWNER TO %I', s, t.typname, s || '_owner') FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' WHERE t.typnamespace = s::regnamespace
+    LOOP
+        EXECUTE x.command;
+    END LOOP;
+END $$;
+
+-- What viewers read: no keys, no receipts, no notes; a key's hash tells whether two are the same.
+CREATE OR REPLACE VIEW posthouse.masked_messages AS
+    SELECT v.id, v.seq, v.tenant, v.namespace, v.topic, posthouse.mask(v.order_key) AS order_key, posthouse.mask(v.dedupe_key) AS dedupe_key, v.state, v.reason, v.attempts,
+           v.epoch, v.generation, v.worker, v.lease_until, v.due_at, v.created_at, v.updated_at, v.finished_at, v.last_code, v.max_attempts, v.deliver_by, v.bytes, v.kind, v.parent
+    FROM posthouse.messages v;
+
+CREATE OR REPLACE VIEW posthouse.masked_attempts AS
+    SELECT a.message_id, a.epoch, a.generation, a.attempt, a.worker, a.outcome, a.code, a.started_at, a.finished_at, a.duration FROM posthouse.attempts a;

@@ -1,0 +1,142 @@
+//! Who may do what: each role is tried against every table and every function.
+
+use std::collections::BTreeSet;
+
+use tokio_postgres::Client;
+
+use crate::fixture::{PostgresFixture, session};
+
+const PRODUCER: &[&str] = &["enqueue", "enqueue_batch", "enqueue_bytes", "enqueue_many"];
+const RELAY: &[&str] = &[
+    "check_dedup",
+    "claim_outbox_batch",
+    "complete_outbox_attempt",
+    "enqueue_many",
+    "expired",
+    "fall_asleep",
+    "grant_leases",
+    "heartbeat",
+    "leave",
+    "prune",
+    "record_conflict",
+    "renew",
+    "renew_lease",
+    "repair_expired_leases",
+    "sample_floor",
+    "schema_version",
+    "settle",
+    "settle_delivered",
+    "wake_up",
+];
+const OPERATOR: &[&str] = &[
+    "attempts",
+    "audit",
+    "backlog",
+    "bearing",
+    "cancel",
+    "clock",
+    "counts",
+    "discard",
+    "expired",
+    "find_messages",
+    "messages",
+    "pause",
+    "pause_destination",
+    "prune",
+    "quarantine",
+    "relay",
+    "repair_expired_leases",
+    "replay",
+    "resolve",
+    "resume_destination",
+    "schema_version",
+    "settle",
+];
+const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages"];
+/// Plain arithmetic that the views need, open to everybody.
+const OPEN: &[&str] = &[
+    "digest",
+    "key_hash",
+    "kind_word",
+    "lane",
+    "mask",
+    "outcome_word",
+    "prefixed",
+    "reason_word",
+];
+
+/// Everything in the schema: its name, and a statement that uses it.
+async fn everything(client: &Client, schema: &str) -> Vec<(String, String)> {
+    let sql = "SELECT c.relname::text, format('SELECT FROM %I.%I LIMIT 0', n.nspname, c.relname)
+         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind IN ('r', 'v')
+         UNION ALL
+         SELECT p.proname::text, format('SELECT %I.%I(%s)', n.nspname, p.proname,
+                (SELECT string_agg(format('NULL::%s', format_type(t.oid, NULL)), ', ' ORDER BY a.o)
+                 FROM unnest(p.proargtypes) WITH ORDINALITY a(t, o) JOIN pg_type t ON t.oid = a.t))
+         FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1";
+    let rows = client.query(sql, &[&schema]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+/// What a role can use: tried, not looked up. A refusal of anything but the right to it counts as use.
+async fn usable(client: &Client, schema: &str, role: &str) -> BTreeSet<String> {
+    let mut usable = BTreeSet::new();
+    for (name, statement) in everything(client, schema).await {
+        let tried = format!("BEGIN; SET LOCAL ROLE {role}; {statement}; ROLLBACK");
+        let refused = match client.batch_execute(&tried).await {
+            Ok(()) => false,
+            Err(e) => {
+                client.batch_execute("ROLLBACK").await.unwrap();
+                let db = e.as_db_error().expect("an answer of the server");
+                let own = [
+                    format!("function {name}"),
+                    format!("table {name}"),
+                    format!("view {name}"),
+                ];
+                db.code().code() == "42501" && own.iter().any(|what| db.message().ends_with(what))
+            }
+        };
+        if !refused {
+            usable.insert(name);
+        }
+    }
+    usable
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_role_can_do_its_work_and_nothing_else() {
+    let fx = PostgresFixture::new().await;
+    let (client, _driver) = session().await;
+    let schema = fx.schema.to_string();
+    let made = fx.open().await.make_roles().await.unwrap();
+    let suffixes = ["owner", "producer", "relay", "operator", "viewer"];
+    assert_eq!(made, suffixes.map(|suffix| format!("{schema}_{suffix}")));
+    // Twice is as good as once.
+    assert_eq!(fx.open().await.make_roles().await.unwrap(), made);
+    for (suffix, own) in [
+        ("producer", PRODUCER),
+        ("relay", RELAY),
+        ("operator", OPERATOR),
+        ("viewer", VIEWER),
+    ] {
+        let expected: BTreeSet<_> = own.iter().chain(OPEN).map(|name| (*name).to_owned()).collect();
+        assert_eq!(
+            usable(&client, &schema, &format!("{schema}_{suffix}")).await,
+            expected,
+            "{suffix}"
+        );
+    }
+    let owned = usable(&client, &schema, &format!("{schema}_owner")).await;
+    assert_eq!(
+        owned.len(),
+        everything(&client, &schema)
+            .await
+            .iter()
+            .map(|(n, _)| n)
+            .collect::<BTreeSet<_>>()
+            .len()
+    );
+    for role in &made {
+        fx.run(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).await;
+    }
+}

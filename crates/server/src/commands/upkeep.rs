@@ -1,0 +1,55 @@
+//! `posthouse repair` and `posthouse prune`: what relays do by themselves, by hand.
+
+use posthouse::{AnyStore, Pruned, repair as repair_store};
+use serde_json::json;
+
+use crate::{
+    cli::{Prune, Repair},
+    exit::{Exit, Failure},
+    output::Output,
+};
+
+/// `repair`
+pub async fn repair(args: &Repair, store: &str, out: &Output) -> Result<(), Failure> {
+    let store = AnyStore::open(store).await?.store();
+    let n = repair_store(&*store, args.limit).await?;
+    if out.json {
+        return out.document(&json!({ "repaired": n }));
+    }
+    out.data(&match n {
+        0 => "no lease has run out".to_owned(),
+        1 => "1 lease had run out; its message is free again, or dead".to_owned(),
+        n => format!("{n} leases had run out; their messages are free again, or dead"),
+    })
+}
+
+/// How many are removed in one transaction.
+const AT_ONCE: u32 = 1000;
+
+/// `prune`
+pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failure> {
+    if !args.yes {
+        return Err(Failure {
+            exit: Exit::Usage,
+            ..Failure::new("this removes messages for good; nothing was changed")
+        }
+        .help("say --yes"));
+    }
+    let admin = AnyStore::open(store).await?.admin();
+    let mut sum = Pruned::default();
+    loop {
+        let round = admin.prune(args.older_than, AT_ONCE).await?;
+        sum.messages += round.messages;
+        sum.dedupe_keys += round.dedupe_keys;
+        if !round.more {
+            break;
+        }
+    }
+    if out.json {
+        return out.document(&json!({ "messages": sum.messages, "dedupe_keys": sum.dedupe_keys }));
+    }
+    out.data(&format!(
+        "removed {} messages and {} dedupe keys",
+        sum.messages, sum.dedupe_keys
+    ))
+}

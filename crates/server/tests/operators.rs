@@ -1,0 +1,189 @@
+//! What operators do: look, ask why, decide, and find it in the audit; on every store.
+
+use posthouse::{AnyStore, Claim, Outcome, RetryPolicy, Settlement};
+use std::time::Duration;
+
+use crate::support::Place;
+
+/// Claims everything and lets the destination refuse it for good.
+async fn reject_all(url: &str) {
+    let store = AnyStore::open(url).await.unwrap().store();
+    let claimed = store
+        .claim(&Claim::new("w1", 100, Duration::from_secs(60)))
+        .await
+        .unwrap();
+    let refused = |lease| {
+        let (code, error) = ("http_422".to_owned(), "no such order".to_owned());
+        Settlement::of(lease, Outcome::Reject { code, error }, &RetryPolicy::default(), 0.5)
+    };
+    let batch: Vec<_> = claimed.iter().map(|c| refused(&c.lease)).collect();
+    assert!(store.settle(&batch).await.unwrap().iter().all(|v| v.is_settled()));
+}
+
+fn wait(work: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(work);
+}
+
+#[test]
+fn dead_letters_are_looked_at_and_replayed_by_filter() {
+    for place in Place::both() {
+        for n in 0..3 {
+            place.enqueue(&["order.placed", "--data", &n.to_string()]);
+        }
+        let other = place.enqueue(&["other", "--data", "1"]);
+        wait(reject_all(&place.url));
+        let stats = place.run(&["stats"]);
+        assert!(stats.ok().contains("ready         0\n"), "{stats:#?}");
+        assert!(stats.ok().contains("dead          4\n"), "{stats:#?}");
+        assert_eq!(
+            place
+                .run(&["dead", "list", "--json", "--code", "http_422"])
+                .json()
+                .len(),
+            4
+        );
+        assert_eq!(
+            place
+                .run(&["dead", "list", "--json", "--reason", "lapsed"])
+                .json()
+                .len(),
+            0
+        );
+
+        let dry = place.run(&["dead", "replay", "--topic", "order.placed", "--dry-run"]);
+        assert!(
+            dry.ok()
+                .starts_with("3 messages would be replayed; nothing was changed.\n       3  rejected after http_422\n"),
+            "{dry:#?}"
+        );
+        let refused = place.run(&["dead", "replay", "--topic", "order.placed"]);
+        assert!(
+            refused
+                .failed_with(2)
+                .contains("this would replay 3 messages; nothing was changed"),
+            "{refused:#?}"
+        );
+        let done = place.run(&[
+            "dead",
+            "replay",
+            "--topic",
+            "order.placed",
+            "--yes",
+            "--actor",
+            "anna",
+            "--reason",
+            "fixed",
+        ]);
+        assert_eq!(done.ok(), "3 replayed\n");
+        let again = place.run(&["dead", "replay", "--topic", "order.placed", "--yes"]);
+        assert_eq!(again.ok(), "0 replayed\n");
+        assert_eq!(
+            place
+                .run(&["messages", "list", "--json", "--state", "pending"])
+                .json()
+                .len(),
+            3
+        );
+
+        let audit = place.run(&["audit", "--actor", "anna", "--json"]).json();
+        assert_eq!(audit.len(), 3);
+        assert!(
+            audit
+                .iter()
+                .all(|line| line["action"] == "replay" && line["detail"] == "fixed"),
+            "{audit:#?}"
+        );
+        assert_eq!(
+            place.run(&["dead", "discard", &other, "--reason", "not ours"]).ok(),
+            format!("{other}  discarded\n")
+        );
+        place.run(&["dead", "discard", &other]).failed_with(3);
+    }
+}
+
+#[test]
+fn a_message_that_waits_is_explained_and_decided_about() {
+    for place in Place::both() {
+        let first = place.enqueue(&["t", "--data", "1", "--key", "k", "--delay", "1h"]);
+        let second = place.enqueue(&["t", "--data", "2", "--key", "k"]);
+        let causes = |id: &str| {
+            let told = place.run(&["messages", "explain", id, "--json"]).json().remove(0);
+            let causes = told["causes"].as_array().unwrap().clone();
+            causes
+                .iter()
+                .map(|c| c["cause"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(causes(&first), ["delayed", "no_relay"]);
+        assert_eq!(causes(&second), ["behind", "no_relay"]);
+        let text = place.run(&["messages", "explain", &second]);
+        assert!(
+            text.ok()
+                .contains(&format!("behind          message {first} of its order key comes first")),
+            "{text:#?}"
+        );
+        assert_eq!(
+            place.run(&["messages", "cancel", &first, "--reason", "withdrawn"]).ok(),
+            format!("{first}  cancelled\n")
+        );
+        assert_eq!(causes(&first), ["dead"]);
+        assert_eq!(causes(&second), ["no_relay"]);
+        place.run(&["messages", "cancel", &first]).failed_with(4);
+        assert_eq!(
+            place
+                .run(&["messages", "resolve", &second, "--receipt", "by hand"])
+                .ok(),
+            format!("{second}  resolved\n")
+        );
+        assert_eq!(causes(&second), ["resolved"]);
+        assert_eq!(place.run(&["repair"]).ok(), "no lease has run out\n");
+        place.run(&["prune", "--older-than", "30d"]).failed_with(2);
+        let pruned = place.run(&["prune", "--older-than", "30d", "--yes"]);
+        assert_eq!(pruned.ok(), "removed 0 messages and 0 dedupe keys\n");
+    }
+}
+
+#[test]
+fn destinations_are_paused_and_resumed() {
+    for place in Place::both() {
+        place.run(&["migrate"]).ok();
+        assert_eq!(
+            place.run(&["destinations", "list"]).stderr,
+            "No relay is running, and nothing is paused.\n"
+        );
+        let paused = place.run(&[
+            "destinations",
+            "pause",
+            "shop",
+            "--actor",
+            "anna",
+            "--reason",
+            "maintenance",
+        ]);
+        assert_eq!(paused.ok(), "shop  paused\n");
+        assert!(paused.stderr.contains("check its spelling"), "{paused:#?}");
+        let listed = place.run(&["destinations", "list", "--json"]).json();
+        assert_eq!(listed[0]["paused"]["actor"], "anna");
+        assert_eq!(place.run(&["destinations", "resume", "shop"]).ok(), "shop  resumed\n");
+        assert_eq!(
+            place.run(&["destinations", "resume", "shop"]).ok(),
+            "shop  was not paused\n"
+        );
+        let audit = place.run(&["audit"]);
+        assert!(audit.ok().contains("maintenance"), "{audit:#?}");
+    }
+}
+
+#[test]
+fn roles_are_for_postgresql() {
+    let refused = Place::sqlite();
+    let said = refused.run(&["migrate", "--roles"]);
+    assert!(
+        said.failed_with(2).contains("roles: a SQLite file has none"),
+        "{said:#?}"
+    );
+}

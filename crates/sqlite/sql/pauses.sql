@@ -1,0 +1,1 @@
+SELECT destination, at, actor, reason FROM posthouse_pause ORDER BY destination;

@@ -1,0 +1,1 @@
+DELETE FROM posthouse_relay WHERE seen_at < ?1;

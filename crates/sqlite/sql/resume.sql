@@ -1,0 +1,1 @@
+DELETE FROM posthouse_pause WHERE destination = ?1;

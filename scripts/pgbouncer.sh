@@ -1,0 +1,45 @@
+# A private PgBouncer in transaction mode, in front of a private PostgreSQL. Sourced, not run, after postgres.sh.
+#
+#   start_pgbouncer FOLDER   starts one for the server at PG_URL, and sets BOUNCER_PID and BOUNCER_URL; again: on the same port
+#   stop_pgbouncer           stops it, by process id
+
+start_pgbouncer() {
+    local folder=$1/pgbouncer program port as=()
+    [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid postgres --regid postgres --init-groups)
+    program=$(PATH=$PATH:/usr/sbin command -v pgbouncer) || { echo "PgBouncer is not installed: run ./test.sh once, or 'apt-get install pgbouncer' as root" >&2; return 1; }
+    port=${PG_URL##*:} port=${port%%/*}
+    [ -d "$folder" ] || mkdir "$folder"
+    [ "$(id -u)" -ne 0 ] || chown postgres "$folder"
+    BOUNCER_PORT=${BOUNCER_PORT:-$(free_port)}
+    cat >"$folder/pgbouncer.ini" <<END
+[databases]
+postgres = host=127.0.0.1 port=$port dbname=postgres user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $BOUNCER_PORT
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+max_client_conn = 2000
+default_pool_size = 120
+logfile = $folder/log
+END
+    (cd "$folder" && exec "${as[@]}" "$program" -q "$folder/pgbouncer.ini") >"$folder/out" 2>&1 &
+    BOUNCER_PID=$!
+    BOUNCER_URL="postgres://postgres@127.0.0.1:$BOUNCER_PORT/postgres"
+    for _ in $(seq 100); do
+        if "$PG_BIN/psql" -Atqc 'SELECT 1' "$BOUNCER_URL" >/dev/null 2>&1; then return 0; fi
+        kill -0 "$BOUNCER_PID" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$folder/out" "$folder/log" >&2
+    return 1
+}
+
+stop_pgbouncer() {
+    [ -n "${BOUNCER_PID:-}" ] || return 0
+    kill -TERM "$BOUNCER_PID" 2>/dev/null || true
+    for _ in $(seq 100); do kill -0 "$BOUNCER_PID" 2>/dev/null || break; sleep 0.1; done
+    kill -KILL "$BOUNCER_PID" 2>/dev/null || true
+    BOUNCER_PID=
+}
