@@ -13,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/pgbouncer.sh
 
 mode=${1:-all}
+features=posthouse-postgres/sqlx,posthouse-postgres/tls
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 open_tmpdir
@@ -71,6 +72,18 @@ tools() {
     return 1
 }
 
+# Several clones share one build folder, and cargo goes by the age of files alone: what another clone built later than this
+# one's sources were written would pass for ours. So our own crates are built anew when the clone is another one.
+own_build() {
+    local mark=$CARGO_TARGET_DIR/clone
+    if [ "$(cat "$mark" 2>/dev/null)" != "$PWD" ]; then
+        # shellcheck disable=SC2046
+        cargo clean --quiet $(sed -s -n '0,/^name = /s/^name = "\(.*\)"/-p \1/p' benches/Cargo.toml crates/*/Cargo.toml)
+        mkdir -p "$CARGO_TARGET_DIR"
+        echo "$PWD" >"$mark"
+    fi
+}
+
 # Removed also when we are interrupted: left behind, it would keep later packages from starting their services.
 policy=/usr/sbin/policy-rc.d made_policy=no
 drop_policy() {
@@ -113,22 +126,21 @@ private_servers() {
 }
 
 format() { cargo fmt --all --check; }
-lints() { cargo clippy --workspace --all-targets --features posthouse-postgres/sqlx,posthouse-postgres/tls --quiet -- -D warnings; }
-docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls; }
-doc_tests() { cargo test --workspace --doc --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls; }
+lints() { cargo clippy --workspace --all-targets --features "$features" --quiet -- -D warnings; }
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features "$features"; }
+doc_tests() { cargo test --workspace --doc --quiet --features "$features"; }
 
 tests() {
-    local features=(--features posthouse-postgres/sqlx,posthouse-postgres/tls)
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run "${features[@]}" --no-fail-fast --status-level fail --final-status-level fail "$@"
+        cargo nextest run --features "$features" --no-fail-fast --status-level fail --final-status-level fail "$@"
     else
-        cargo test "${features[@]}" --lib --bins --tests --no-fail-fast --quiet "$@"
+        cargo test --features "$features" --lib --bins --tests --no-fail-fast --quiet "$@"
     fi
 }
 
 # Built as the tests were, so that little is built again.
 story() {
-    cargo build --workspace --bins --examples --quiet --features posthouse-postgres/sqlx,posthouse-postgres/tls
+    cargo build --workspace --bins --examples --quiet --features "$features"
     BUILT=yes examples/payment_dispatch/run
 }
 
@@ -147,11 +159,13 @@ pooled_tests() {
 case $mode in
     fast)
         stage "tools" tools
+        own_build
         stage "formatting" format
         stage "core" cargo test -p posthouse-core --lib --quiet
         ;;
     all)
         stage "tools" tools
+        own_build
         stage "formatting" format
         stage "missing packages" install_missing
         stage "private servers" private_servers

@@ -167,6 +167,21 @@ BEGIN
     RETURN n;
 END $$;
 
+-- An element of a list is an object, and has no field but the known ones.
+CREATE OR REPLACE FUNCTION posthouse.check_fields(p_list text, p_at bigint, p_object jsonb, p_known text[]) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    odd text;
+BEGIN
+    IF jsonb_typeof(p_object) <> 'object' THEN
+        RAISE '%[%]: is not a JSON object', p_list, p_at USING ERRCODE = 'P7006';
+    END IF;
+    SELECT k INTO odd FROM jsonb_object_keys(p_object) k WHERE k <> ALL (p_known) LIMIT 1;
+    IF FOUND THEN
+        RAISE '%[%]: there is no field "%"', p_list, p_at, left(odd, 64) USING ERRCODE = 'P7006', HINT = 'known fields: ' || array_to_string(p_known, ', ');
+    END IF;
+END $$;
+
 -- One message of a batch, as enqueue takes it, checked.
 CREATE OR REPLACE FUNCTION posthouse.read_message(
     p_at bigint, p_message jsonb, limits posthouse.settings,
@@ -177,15 +192,8 @@ DECLARE
     known CONSTANT text[] := ARRAY['topic', 'payload', 'tenant', 'namespace', 'order_key', 'dedupe_key', 'headers', 'delay', 'deliver_in',
                                    'id', 'on_duplicate', 'max_attempts', 'on_dead', 'ordering'];
     inside CONSTANT text := format('messages[%s].', p_at);
-    odd text;
 BEGIN
-    IF jsonb_typeof(p_message) <> 'object' THEN
-        RAISE 'messages[%]: is not a JSON object', p_at USING ERRCODE = 'P7006';
-    END IF;
-    SELECT k INTO odd FROM jsonb_object_keys(p_message) k WHERE k <> ALL (known) LIMIT 1;
-    IF FOUND THEN
-        RAISE 'messages[%]: there is no field "%"', p_at, left(odd, 64) USING ERRCODE = 'P7006', HINT = 'known fields: ' || array_to_string(known, ', ');
-    END IF;
+    PERFORM check_fields('messages', p_at, p_message, known);
     topic := text_field(inside, p_message, 'topic');
     payload := convert_to((p_message -> 'payload')::text, 'UTF8');
     tenant := coalesce(text_field(inside, p_message, 'tenant'), '');

@@ -13,11 +13,7 @@ DECLARE
 BEGIN
     -- So many hints are visited that cleared ones do not make it look done; bounded all the same.
     FOR round IN 1..20 LOOP
-        IF p_tenant IS NULL THEN
-            SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), NULL) x;
-        ELSE
-            SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), tenant_half(p_tenant)) x;
-        END IF;
+        SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), tenant_half(p_tenant)) x;
         over := over || found.seqs;
         EXIT WHEN found.visited < 5000 OR cardinality(over) >= p_most;
     END LOOP;

@@ -22,15 +22,8 @@ LANGUAGE plpgsql STABLE SET search_path = posthouse, pg_temp AS $$
 DECLARE
     known CONSTANT text[] := ARRAY['outcome', 'worker', 'started_at', 'finished_at', 'code', 'error', 'receipt'];
     inside CONSTANT text := format('attempts[%s].', p_at);
-    odd text;
 BEGIN
-    IF jsonb_typeof(p_attempt) <> 'object' THEN
-        RAISE 'attempts[%]: is not a JSON object', p_at USING ERRCODE = 'P7006';
-    END IF;
-    SELECT k INTO odd FROM jsonb_object_keys(p_attempt) k WHERE k <> ALL (known) LIMIT 1;
-    IF FOUND THEN
-        RAISE 'attempts[%]: there is no field "%"', p_at, left(odd, 64) USING ERRCODE = 'P7006', HINT = 'known fields: ' || array_to_string(known, ', ');
-    END IF;
+    PERFORM check_fields('attempts', p_at, p_attempt, known);
     outcome := CASE text_field(inside, p_attempt, 'outcome') WHEN 'delivered' THEN 1 WHEN 'duplicate' THEN 2 WHEN 'retry' THEN 4 WHEN 'rejected' THEN 5 WHEN 'lease_expired' THEN 6 END;
     IF outcome IS NULL THEN
         RAISE '%outcome: must be delivered, duplicate, retry, rejected or lease_expired', inside USING ERRCODE = 'P7006';

@@ -35,14 +35,23 @@ impl Postgres {
         let args: Args<'_> = &[(&destination, Type::TEXT), (&actor, Type::TEXT), (&reason, Type::TEXT)];
         self.rows(sql, args).await
     }
+}
 
-    /// One page, having looked at no more than about so many messages.
-    async fn look(&self, filter: &Filter, most: u32) -> Result<Page, Error> {
+#[async_trait]
+impl Admin for Postgres {
+    async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error> {
+        let rows = self
+            .rows("SELECT * FROM posthouse.messages WHERE id = $1", &[(&id.0, Type::UUID)])
+            .await?;
+        rows.first().map(rows::message_view).transpose()
+    }
+
+    async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         let (state, reason) = (filter.state.map(|s| s.as_str()), filter.reason.map(|r| r.as_str()));
         let (since, until) = (filter.since.map(rows::system_time), filter.until.map(rows::system_time));
         let (limit, most) = (
             i32::try_from(filter.page_size() + 1).unwrap_or(i32::MAX),
-            i32::try_from(most).unwrap_or(i32::MAX),
+            i32::try_from(LOOKED_AT_MOST).unwrap_or(i32::MAX),
         );
         let args: Args<'_> = &[
             (&filter.namespace, Type::TEXT),
@@ -76,20 +85,6 @@ impl Postgres {
             messages: messages?,
             next: if more { seqs.last().copied() } else { looked_to },
         })
-    }
-}
-
-#[async_trait]
-impl Admin for Postgres {
-    async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error> {
-        let rows = self
-            .rows("SELECT * FROM posthouse.messages WHERE id = $1", &[(&id.0, Type::UUID)])
-            .await?;
-        rows.first().map(rows::message_view).transpose()
-    }
-
-    async fn list(&self, filter: &Filter) -> Result<Page, Error> {
-        self.look(filter, LOOKED_AT_MOST).await
     }
 
     async fn counts(&self) -> Result<Counts, Error> {
