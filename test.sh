@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/pgbouncer.sh
 
 mode=${1:-all}
-features=posthouse-postgres/sqlx,posthouse-postgres/tls
+features=posthouse-postgres/sqlx,posthouse-postgres/tls,posthouse-postgres/diesel-async,posthouse-postgres/sea-orm,posthouse-sqlite/sqlx,posthouse-sqlite/sea-orm
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 open_tmpdir
@@ -125,7 +125,10 @@ private_servers() {
     echo "PgBouncer in front of it at $BOUNCER_URL"
 }
 
-format() { cargo fmt --all --check; }
+format() {
+    cargo fmt --all --check
+    rustfmt --check --edition 2024 examples/drivers/*/src/main.rs
+}
 lints() { cargo clippy --workspace --all-targets --features "$features" --quiet -- -D warnings; }
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features "$features"; }
 doc_tests() { cargo test --workspace --doc --quiet --features "$features"; }
@@ -144,16 +147,30 @@ story() {
     BUILT=yes examples/payment_dispatch/run
 }
 
+# Applications with other drivers, each resolved by itself as it would be elsewhere: only one SQLite can be linked, so a driver may
+# allow one version of ours and not another. Without a registry the resolver takes what is here.
+beside() {
+    local app file
+    for app in examples/drivers/*/; do
+        file=$scratch/$(basename "$app").db
+        cargo generate-lockfile --quiet --manifest-path "$app/Cargo.toml" || cargo generate-lockfile --quiet --offline --manifest-path "$app/Cargo.toml"
+        echo "$(basename "$app"), with rusqlite $(sed -n '/^name = "rusqlite"/{n;s/version = //p}' "$app/Cargo.lock")"
+        : >"$file"
+        DATABASE_URL=$PG_URL cargo run --quiet --manifest-path "$app/Cargo.toml" -- "$file" | tee "$file.out"
+        if grep -v ': 1 message$' "$file.out"; then echo "$app: each database should have one message" >&2; return 1; fi
+    done
+}
+
 # All but the suite through the pooler, which is run apart. Both runners take `-- --skip`.
 most_tests() { tests --workspace -- --skip pooled::; }
 
 # The whole suite through PgBouncer, which is restarted in the middle.
 pooled_tests() {
     local first=(enqueue dedupe claim lease settle operator)
-    tests -p posthouse-postgres -- "${first[@]/#/pooled::}"
+    tests --workspace -- "${first[@]/#/pooled::}"
     stop_pgbouncer
     start_pgbouncer "$scratch"
-    tests -p posthouse-postgres -- pooled:: $(printf -- '--skip pooled::%s:: ' "${first[@]}")
+    tests --workspace -- pooled:: $(printf -- '--skip pooled::%s:: ' "${first[@]}")
 }
 
 case $mode in
@@ -175,6 +192,7 @@ case $mode in
         stage "tests" most_tests
         stage "tests through PgBouncer" pooled_tests
         stage "example: payment_dispatch" story
+        stage "examples: beside other drivers" beside
         ;;
     *)
         echo "usage: ./test.sh [all|fast]" >&2

@@ -116,10 +116,7 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         Arg::Texts(unless_all_none(&messages, |m| m.destination.clone())),
         Arg::Flag(check_ids),
     ];
-    let sql = format!(
-        "SELECT {schema}.enqueue_many($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19,$20)::text[]"
-    );
-    (Call { sql, args }, ids)
+    (Call::new(schema, "enqueue_many", args), ids)
 }
 
 /// NULL means that all are new; else the id of the one that was there already, for each that is not.

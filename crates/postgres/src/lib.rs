@@ -9,6 +9,8 @@
 mod admin;
 mod call;
 mod claim;
+#[cfg(feature = "diesel-async")]
+mod diesel;
 mod enqueue;
 mod error;
 mod floors;
@@ -17,6 +19,8 @@ mod rows;
 #[cfg(feature = "tls")]
 mod rustls;
 mod schema;
+#[cfg(feature = "sea-orm")]
+mod sea_orm;
 mod settle;
 #[cfg(feature = "sqlx")]
 mod sqlx;

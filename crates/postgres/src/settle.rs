@@ -171,10 +171,7 @@ pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
         texts(|s| &s.error),
         texts(|s| &s.receipt),
     ];
-    Call {
-        sql: format!("SELECT {schema}.settle($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11)"),
-        args,
-    }
+    Call::new(schema, "settle", args)
 }
 
 pub(crate) fn read_verdicts(answers: Option<Vec<Option<String>>>, expected: usize) -> Result<Vec<Answer>, Error> {

@@ -10,8 +10,8 @@ impl Run for sqlx::Transaction<'_, sqlx::Postgres> {
         // Not kept prepared: the statement must pass through a pooler in transaction mode.
         let statement = sqlx::AssertSqlSafe(call.sql.as_str());
         let query = call.args.iter().fold(sqlx::query(statement).persistent(false), bind);
-        let row = query.fetch_one(&mut **self).await.map_err(from_sqlx)?;
-        row.try_get(0).map_err(from_sqlx)
+        let row = query.fetch_one(&mut **self).await;
+        row.and_then(|row| row.try_get(0)).map_err(|e| from_sqlx(&e))
     }
 }
 
@@ -26,19 +26,16 @@ fn bind<'q>(query: Query<'q, sqlx::Postgres, PgArguments>, arg: &'q Arg) -> Quer
     }
 }
 
-fn from_sqlx(e: sqlx::Error) -> Error {
-    match &e {
+/// The meaning of an error of sqlx.
+pub(crate) fn from_sqlx(e: &sqlx::Error) -> Error {
+    let source = e.to_string().into();
+    match e {
         sqlx::Error::Database(db) => {
             let pg = db.try_downcast_ref::<PgDatabaseError>();
-            let state = db.code().unwrap_or_default().into_owned();
-            let (message, detail, hint) = (
-                db.message().to_owned(),
-                pg.and_then(|p| p.detail()).map(str::to_owned),
-                pg.and_then(|p| p.hint()).map(str::to_owned),
-            );
-            from_sqlstate(&state, &message, detail.as_deref(), hint.as_deref(), e.into())
+            let (detail, hint) = (pg.and_then(|p| p.detail()), pg.and_then(|p| p.hint()));
+            from_sqlstate(&db.code().unwrap_or_default(), db.message(), detail, hint, source)
         }
-        sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::PoolTimedOut => Error::Unavailable(e.into()),
-        _ => Error::Internal(e.into()),
+        sqlx::Error::Io(_) | sqlx::Error::PoolClosed | sqlx::Error::PoolTimedOut => Error::Unavailable(source),
+        _ => Error::Internal(source),
     }
 }

@@ -1,90 +1,390 @@
-//! The application's own drivers, against the real database.
+//! The application's own drivers, against the real database: each commits and rolls back the message with its own change, and all
+//! write the same.
 
-use posthouse_core::{Enqueued, Error, Message};
-use posthouse_postgres::Outbox;
-use std::time::Duration;
+use posthouse_core::{Enqueued, Error, Message, OnDead, OnDuplicate, Order, Settlement, Store};
+use posthouse_postgres::{Outbox, Run};
+use posthouse_testkit::Fixture;
+use std::{future::Future, time::Duration};
 
 use crate::fixture::{PostgresFixture, session, url};
 
-/// The same enqueue through the transactions of each driver; committed it is there, rolled back it is not.
-#[tokio::test(flavor = "multi_thread")]
-async fn tokio_postgres_and_its_pool_enqueue_in_their_transactions() {
-    let fx = PostgresFixture::new().await;
-    let outbox = Outbox::in_schema(fx.schema.clone());
-    let (mut client, driver) = session().await;
-    let mut tx = client.transaction().await.unwrap();
-    let Enqueued::New(id) = outbox
-        .enqueue(&mut tx, Message::json("t", "committed").unwrap())
-        .await
-        .unwrap()
-    else {
-        panic!()
+/// What an application does in one transaction, with a change of its own before it.
+#[derive(Clone)]
+enum Verb {
+    Enqueue(Vec<Message>),
+    Settle(Box<Settlement>),
+}
+
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Enqueued(Vec<Enqueued>),
+    /// Whether it was settled; if not, its lease is lost.
+    Settled(bool),
+}
+
+impl Verb {
+    async fn run<T: Run>(self, outbox: &Outbox, tx: &mut T) -> Result<Answer, Error> {
+        Ok(match self {
+            Self::Enqueue(messages) => Answer::Enqueued(outbox.enqueue_all(tx, messages).await?),
+            Self::Settle(settlement) => Answer::Settled(outbox.settle_in(tx, &settlement).await?.is_settled()),
+        })
+    }
+}
+
+/// An application with its driver.
+trait Application: Send {
+    /// Begins, writes `note`, runs the verb; then commits if it is to, and rolls back if not or if the verb failed.
+    fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> impl Future<Output = Result<Answer, Error>> + Send;
+}
+
+/// The statement that stands for the application's own change.
+fn change(fx: &PostgresFixture) -> String {
+    format!("INSERT INTO {}.test_note (line) VALUES ($1)", fx.schema)
+}
+
+/// One of everything that a message can carry, some of it hard to write down.
+fn messages() -> Vec<Message> {
+    let nasty = r#"{"a", NULL, \x00 'b' $1 \\ é 日本 "}"#;
+    let id = |n: u128| uuid::Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + n);
+    let messages = [
+        Message::json("plain", &serde_json::json!({ "n": 1 })).unwrap(),
+        Message::bytes("bytes", "application/octet-stream", vec![0, 1, 92, 34, 255]),
+        Message::bytes("empty", "text/plain", ""),
+        Message::json(nasty, nasty)
+            .unwrap()
+            .tenant(nasty)
+            .namespace("other")
+            .order_key(nasty)
+            .dedupe_key(nasty)
+            .header("x-nasty", nasty),
+        Message::json("NULL", "NULL")
+            .unwrap()
+            .order_key("NULL")
+            .dedupe_key("null"),
+        Message {
+            max_attempts: Some(3),
+            on_dead: OnDead::Block,
+            order: Order::Relaxed,
+            on_duplicate: OnDuplicate::Keep,
+            deliver_in: Some(Duration::from_secs(3600)),
+            ..Message::json("settings", &7).unwrap().order_key("k").dedupe_key("d")
+        },
+        Message::json("later", &8).unwrap().delay(Duration::from_millis(1500)),
+    ];
+    let named = messages.into_iter().zip(1..);
+    named
+        .map(|(m, n)| Message {
+            id: Some(posthouse_core::MessageId(id(n))),
+            ..m
+        })
+        .collect()
+}
+
+/// What every driver must do. Answers what it has written.
+async fn story(fx: &PostgresFixture, mut app: impl Application) -> String {
+    let enqueue = Verb::Enqueue(messages());
+    let ids: Vec<_> = messages().into_iter().filter_map(|m| m.id).collect();
+    let new = |id: &_| Enqueued::New(*id);
+    let rolled_back = app.transact("rolled back", enqueue.clone(), false).await.unwrap();
+    assert_eq!(rolled_back, Answer::Enqueued(ids.iter().map(new).collect()));
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "0");
+
+    let committed = app.transact("committed", enqueue.clone(), true).await.unwrap();
+    assert_eq!(committed, Answer::Enqueued(ids.iter().map(new).collect()));
+    let again = app.transact("again", enqueue, true).await.unwrap();
+    assert_eq!(
+        again,
+        Answer::Enqueued(ids.iter().map(|id| Enqueued::Duplicate(*id)).collect())
+    );
+
+    let other = Message {
+        payload: b"other".to_vec(),
+        ..messages().remove(3)
     };
-    tx.commit().await.unwrap();
-    let mut tx = client.transaction().await.unwrap();
-    outbox
-        .enqueue(&mut tx, Message::json("t", "rolled back").unwrap())
+    let conflict = app.transact("same id", Verb::Enqueue(vec![other.clone()]), true).await;
+    assert!(
+        matches!(&conflict, Err(Error::DedupeConflict { key: "id", existing }) if *existing == ids[3]),
+        "{conflict:?}"
+    );
+    let conflict = app
+        .transact("same key", Verb::Enqueue(vec![Message { id: None, ..other }]), true)
+        .await;
+    let known = matches!(&conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if *existing == ids[3]);
+    assert!(known, "{conflict:?}");
+    let bad = app
+        .transact(
+            "no topic",
+            Verb::Enqueue(vec![Message::bytes("", "text/plain", "")]),
+            true,
+        )
+        .await;
+    assert!(matches!(&bad, Err(Error::Invalid(e)) if e.field == "topic"), "{bad:?}");
+
+    let written = everything(fx).await;
+    let store = fx.open().await;
+    let claim = posthouse_core::Claim::new("worker", 1, Duration::from_secs(60));
+    let delivery = store.claim(&claim).await.unwrap().remove(0);
+    let settle = Verb::Settle(Box::new(
+        Settlement::delivered(&delivery.lease, Some("receipt")).follow_ups(vec![Message::json("next", &1).unwrap()]),
+    ));
+    let answer = app
+        .transact("settled, rolled back", settle.clone(), false)
         .await
         .unwrap();
-    tx.rollback().await.unwrap();
-    assert_eq!(
-        fx.one("SELECT string_agg(id::text, ',') FROM posthouse.messages").await,
-        id.to_string()
-    );
+    assert_eq!(answer, Answer::Settled(true));
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.leased").await, "1");
+    let answer = app.transact("settled", settle, true).await.unwrap();
+    assert_eq!(answer, Answer::Settled(true));
+    let stale = posthouse_core::Lease {
+        token: posthouse_core::LeaseToken(uuid::Uuid::new_v4()),
+        ..delivery.lease
+    };
+    let answer = app
+        .transact(
+            "stale",
+            Verb::Settle(Box::new(Settlement::delivered(&stale, None))),
+            false,
+        )
+        .await
+        .unwrap();
+    assert_eq!(answer, Answer::Settled(false));
+    assert_eq!(fx.notes().await, ["committed", "again", "settled"]);
+    written
+}
+
+async fn everything(fx: &PostgresFixture) -> String {
+    fx.one(
+        "SELECT string_agg(concat_ws(' ', to_jsonb(v), to_jsonb(m)), E'\\n' ORDER BY v.id)
+         FROM posthouse.messages v JOIN posthouse.message m USING (id)",
+    )
+    .await
+}
+
+struct TokioPostgres {
+    client: tokio_postgres::Client,
+    change: String,
+    outbox: Outbox,
+}
+
+impl Application for TokioPostgres {
+    async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
+        let mut tx = self.client.transaction().await.unwrap();
+        tx.execute(&self.change, &[&note]).await.unwrap();
+        let answer = verb.run(&self.outbox, &mut tx).await?;
+        if commit {
+            tx.commit().await.unwrap()
+        } else {
+            tx.rollback().await.unwrap()
+        }
+        Ok(answer)
+    }
+}
+
+async fn tokio_postgres_story() -> String {
+    let fx = PostgresFixture::new().await;
+    let (client, driver) = session().await;
+    let app = TokioPostgres {
+        client,
+        change: change(&fx),
+        outbox: Outbox::in_schema(fx.schema.clone()),
+    };
+    let written = story(&fx, app).await;
     driver.abort();
+    written
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokio_postgres_enqueues_in_its_transaction() {
+    let written = tokio_postgres_story().await;
+    assert_eq!(written.lines().count(), messages().len(), "{written}");
+}
+
+struct Deadpool {
+    pool: deadpool_postgres::Pool,
+    change: String,
+    outbox: Outbox,
+}
+
+impl Application for Deadpool {
+    async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
+        let mut client = self.pool.get().await.unwrap();
+        let mut tx = client.transaction().await.unwrap();
+        tx.execute(&self.change, &[&note]).await.unwrap();
+        let answer = verb.run(&self.outbox, &mut tx).await?;
+        if commit {
+            tx.commit().await.unwrap()
+        } else {
+            tx.rollback().await.unwrap()
+        }
+        Ok(answer)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deadpool_enqueues_in_its_transaction() {
+    let fx = PostgresFixture::new().await;
+    let manager = deadpool_postgres::Manager::new(url().parse().unwrap(), tokio_postgres::NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(2).build().unwrap();
+    let app = Deadpool {
+        pool,
+        change: change(&fx),
+        outbox: Outbox::in_schema(fx.schema.clone()),
+    };
+    assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
+}
+
+#[cfg(feature = "sqlx")]
+struct Sqlx {
+    pool: sqlx::PgPool,
+    change: String,
+    outbox: Outbox,
+}
+
+#[cfg(feature = "sqlx")]
+impl Application for Sqlx {
+    async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
+        let mut tx = self.pool.begin().await.unwrap();
+        let change = sqlx::query(sqlx::AssertSqlSafe(self.change.as_str())).bind(note);
+        change.execute(&mut *tx).await.unwrap();
+        let answer = verb.run(&self.outbox, &mut tx).await?;
+        if commit {
+            tx.commit().await.unwrap()
+        } else {
+            tx.rollback().await.unwrap()
+        }
+        Ok(answer)
+    }
 }
 
 #[cfg(feature = "sqlx")]
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlx_enqueues_in_its_transaction() {
     let fx = PostgresFixture::new().await;
-    let outbox = Outbox::in_schema(fx.schema.clone());
     let pool = sqlx::postgres::PgPoolOptions::new()
         .max_connections(2)
         .connect(&url())
         .await
         .unwrap();
-    let mut tx = pool.begin().await.unwrap();
-    let message = Message::json("t", "committed")
-        .unwrap()
-        .order_key("k")
-        .dedupe_key("d")
-        .header("x", "y")
-        .delay(Duration::from_secs(1));
-    let Enqueued::New(id) = outbox.enqueue(&mut tx, message.clone()).await.unwrap() else {
-        panic!()
+    let app = Sqlx {
+        pool: pool.clone(),
+        change: change(&fx),
+        outbox: Outbox::in_schema(fx.schema.clone()),
     };
-    tx.commit().await.unwrap();
-    let mut tx = pool.begin().await.unwrap();
-    assert_eq!(
-        outbox.enqueue(&mut tx, message.clone()).await.unwrap(),
-        Enqueued::Duplicate(id)
-    );
-    let conflict = outbox
-        .enqueue(
-            &mut tx,
-            Message {
-                payload: b"2".to_vec(),
-                ..message
-            },
-        )
-        .await;
-    assert!(
-        matches!(conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if existing == id),
-        "{conflict:?}"
-    );
-    drop(tx);
-    let mut tx = pool.begin().await.unwrap();
-    outbox
-        .enqueue_all(&mut tx, vec![Message::bytes("t", "text/plain", "rolled back"); 3])
-        .await
-        .unwrap();
-    tx.rollback().await.unwrap();
-    assert_eq!(
-        fx.one("SELECT string_agg(id::text, ',') FROM posthouse.messages").await,
-        id.to_string()
-    );
+    assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
     pool.close().await;
+}
+
+#[cfg(feature = "sea-orm")]
+struct SeaOrm {
+    db: sea_orm::DatabaseConnection,
+    change: String,
+    outbox: Outbox,
+}
+
+#[cfg(feature = "sea-orm")]
+impl Application for SeaOrm {
+    async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
+        use sea_orm::{ConnectionTrait, DbBackend, Statement, TransactionTrait};
+        let mut tx = self.db.begin().await.unwrap();
+        let change = Statement::from_sql_and_values(DbBackend::Postgres, &self.change, [note.into()]);
+        tx.execute_raw(change).await.unwrap();
+        let answer = verb.run(&self.outbox, &mut tx).await?;
+        if commit {
+            tx.commit().await.unwrap()
+        } else {
+            tx.rollback().await.unwrap()
+        }
+        Ok(answer)
+    }
+}
+
+#[cfg(feature = "sea-orm")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sea_orm_enqueues_in_its_transaction() {
+    let fx = PostgresFixture::new().await;
+    let db = sea_orm::Database::connect(url()).await.unwrap();
+    let app = SeaOrm {
+        db: db.clone(),
+        change: change(&fx),
+        outbox: Outbox::in_schema(fx.schema.clone()),
+    };
+    assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
+    db.close().await.unwrap();
+}
+
+#[cfg(feature = "diesel-async")]
+struct Diesel {
+    connection: diesel_async::AsyncPgConnection,
+    change: String,
+    outbox: Outbox,
+}
+
+/// Diesel rolls back when the closure fails, and wants its own error in it.
+#[cfg(feature = "diesel-async")]
+enum Undone {
+    Wanted(Answer),
+    Refused(Error),
+    Diesel(diesel::result::Error),
+}
+
+#[cfg(feature = "diesel-async")]
+impl From<diesel::result::Error> for Undone {
+    fn from(e: diesel::result::Error) -> Self {
+        Self::Diesel(e)
+    }
+}
+
+#[cfg(feature = "diesel-async")]
+impl Application for Diesel {
+    async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
+        use diesel_async::{AsyncConnection, RunQueryDsl};
+        let (change, outbox) = (&self.change, &self.outbox);
+        let work = async move |tx: &mut diesel_async::AsyncPgConnection| {
+            let change = diesel::sql_query(change).bind::<diesel::sql_types::Text, _>(note);
+            change.execute(tx).await?;
+            let answer = verb.run(outbox, tx).await.map_err(Undone::Refused)?;
+            if commit {
+                Ok(answer)
+            } else {
+                Err(Undone::Wanted(answer))
+            }
+        };
+        match self.connection.transaction(work).await {
+            Ok(answer) | Err(Undone::Wanted(answer)) => Ok(answer),
+            Err(Undone::Refused(e)) => Err(e),
+            Err(Undone::Diesel(e)) => panic!("{e}"),
+        }
+    }
+}
+
+#[cfg(feature = "diesel-async")]
+#[tokio::test(flavor = "multi_thread")]
+async fn diesel_enqueues_in_its_transaction() {
+    use diesel_async::AsyncConnection;
+    let fx = PostgresFixture::new().await;
+    let connection = diesel_async::AsyncPgConnection::establish(&url()).await.unwrap();
+    let app = Diesel {
+        connection,
+        change: change(&fx),
+        outbox: Outbox::in_schema(fx.schema.clone()),
+    };
+    assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
+}
+
+/// Its connection has the same type inside of a transaction and outside.
+#[cfg(feature = "diesel-async")]
+#[tokio::test(flavor = "multi_thread")]
+async fn diesel_outside_a_transaction_is_refused() {
+    use diesel_async::AsyncConnection;
+    let fx = PostgresFixture::new().await;
+    let outbox = Outbox::in_schema(fx.schema.clone());
+    let mut connection = diesel_async::AsyncPgConnection::establish(&url()).await.unwrap();
+    let refused = outbox.enqueue(&mut connection, Message::json("t", &1).unwrap()).await;
+    assert!(
+        matches!(&refused, Err(Error::Invalid(e)) if e.field == "transaction"),
+        "{refused:?}"
+    );
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "0");
 }
 
 /// More than a statement's thousand, in order, with duplicates told apart.

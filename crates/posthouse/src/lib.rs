@@ -68,7 +68,7 @@
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
 //! | what may go wrong | [`Error`], [`Code`] |
 //!
-//! Features: `postgres` and `sqlite` (both by default), `sqlx` for its PostgreSQL transactions.
+//! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers.
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;

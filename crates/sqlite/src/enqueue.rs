@@ -23,26 +23,18 @@
 //! This module checks a message before any database traffic, so it inserts behind the trigger that checks (into
 //! `posthouse_accepted` or `posthouse_plain`); what is written, is written by the same triggers.
 
-use posthouse_core::{
-    Enqueued, Error, Lease, Message, MessageId, OnDuplicate, Renewal, Settlement, Verdict, lease::check_lease,
-};
-use rusqlite::{Connection, Transaction, params};
+use posthouse_core::{Enqueued, Error, Lease, Message, Renewal, Settlement, Verdict, lease::check_lease};
+use rusqlite::{Connection, Transaction};
 use std::{borrow::Borrow, time::Duration};
-use uuid::Uuid;
 
 use crate::{
-    Options,
-    clock::{self, micros},
-    error::{internal, plain},
+    Options, Run,
+    call::{Call, Here, at_once},
+    error::internal,
+    insert::{insert_all, insert_one},
     place::run,
-    rows::id,
     settle,
 };
-
-const ENQUEUE: &str = include_str!("../sql/enqueue.sql");
-const ENQUEUE_PLAIN: &str = include_str!("../sql/enqueue_plain.sql");
-const CHANGES: &str = include_str!("../sql/enqueue_changes.sql");
-const EXISTING: &str = include_str!("../sql/enqueue_existing.sql");
 
 /// The verbs that need the caller's transaction. They take a [`Transaction`], so that nothing is committed by accident.
 ///
@@ -94,44 +86,85 @@ impl Outbox {
     }
 }
 
+/// The verbs of an application whose driver is asynchronous: sqlx or SeaORM, with the feature of that name.
+///
+/// ```no_run
+/// # #[cfg(feature = "sqlx")]
+/// # async fn example(pool: sqlx::SqlitePool, id: i64, message: posthouse_core::Message) -> Result<(), Box<dyn std::error::Error>> {
+/// let outbox = posthouse_sqlite::AsyncOutbox::default();
+/// let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+/// sqlx::query("update orders set state = 'placed' where id = ?").bind(id).execute(&mut *tx).await?;
+/// outbox.enqueue(&mut tx, message).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// `begin` without more is DEFERRED, in both drivers: see [`Outbox`] for what that means.
+#[derive(Clone, Debug, Default)]
+pub struct AsyncOutbox {
+    options: Options,
+}
+
+impl AsyncOutbox {
+    /// An outbox with these options. It needs no connection of its own.
+    pub fn new(options: Options) -> Self {
+        Self { options }
+    }
+
+    /// Enqueues one message: it exists if and only if the transaction commits. Takes it, or a reference to it.
+    pub async fn enqueue<T: Run>(&self, tx: &mut T, message: impl Borrow<Message>) -> Result<Enqueued, Error> {
+        still_open(tx).await?;
+        insert_one(tx, &self.options, message.borrow()).await
+    }
+
+    /// Enqueues many, all or none. The answers come in their order.
+    pub async fn enqueue_all<T: Run>(
+        &self,
+        tx: &mut T,
+        messages: impl Borrow<[Message]>,
+    ) -> Result<Vec<Enqueued>, Error> {
+        still_open(tx).await?;
+        insert_all(tx, &self.options, messages.borrow()).await
+    }
+}
+
+/// As [`in_transaction`], for a driver that cannot tell: it believes in its transaction also when SQLite has ended it. A second
+/// BEGIN fails inside of one, and changes nothing there.
+async fn still_open<T: Run>(tx: &mut T) -> Result<(), Error> {
+    let plain = |sql| Call { sql, values: vec![] };
+    match tx.run(&plain("BEGIN")).await {
+        Ok(_) => {
+            tx.run(&plain("ROLLBACK")).await?;
+            Err(ended())
+        }
+        Err(Error::Internal(_)) => Ok(()),
+        Err(other) => Err(other),
+    }
+}
+
+fn ended() -> Error {
+    Error::Contention("the database has rolled this transaction back already".into())
+}
+
 /// SQLite ends a transaction by itself after some errors (a full disk, for one); what is written then, is committed at
 /// once.
 fn in_transaction(tx: &Connection) -> Result<(), Error> {
     if tx.is_autocommit() {
-        return Err(Error::Contention(
-            "the database has rolled this transaction back already".into(),
-        ));
+        return Err(ended());
     }
     Ok(())
 }
 
 /// All of them, or none and an error.
 pub(crate) fn enqueue_all(tx: &Connection, options: &Options, messages: &[Message]) -> Result<Vec<Enqueued>, Error> {
-    messages.iter().try_for_each(|message| message.check(&options.limits))?;
-    let now = clock::now(tx)?;
-    let insert_all = || {
-        messages
-            .iter()
-            .map(|message| insert(tx, options, message, now))
-            .collect()
-    };
-    // Only a taken id or dedupe key can stop a bulk halfway. Without either there is no savepoint, because under one
-    // SQLite writes every page that each statement touches into a side journal.
-    if messages
-        .iter()
-        .all(|message| message.id.is_none() && message.dedupe_key.is_none())
-    {
-        return insert_all();
-    }
-    atomically(tx, insert_all)
+    at_once(insert_all(&mut Here(tx), options, messages))
 }
 
 pub(crate) fn enqueue_one(tx: &Connection, options: &Options, message: &Message) -> Result<Enqueued, Error> {
-    message.check(&options.limits)?;
-    insert(tx, options, message, clock::now(tx)?)
+    at_once(insert_one(&mut Here(tx), options, message))
 }
 
-/// Undoes what `run` wrote when it fails, and leaves the transaction around it as it was.
+/// Undoes what `work` wrote when it fails, and leaves the transaction around it as it was.
 pub(crate) fn atomically<T>(tx: &Connection, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     run(tx, "SAVEPOINT posthouse", [])?;
     let answer = work();
@@ -140,98 +173,4 @@ pub(crate) fn atomically<T>(tx: &Connection, work: impl FnOnce() -> Result<T, Er
     }
     run(tx, "RELEASE posthouse", [])?;
     answer
-}
-
-fn insert(tx: &Connection, options: &Options, message: &Message, now: i64) -> Result<Enqueued, Error> {
-    let id = message.id.unwrap_or_else(|| MessageId(Uuid::now_v7()));
-    // A fresh id without a dedupe key cannot be a repetition, so nothing is asked about it.
-    if message.id.is_none() && message.dedupe_key.is_none() {
-        write(tx, options, message, id, now).map_err(plain)?;
-        return Ok(Enqueued::New(id));
-    }
-    let before = changes(tx)?;
-    write(tx, options, message, id, now).map_err(plain)?;
-    if changes(tx)? > before {
-        return Ok(Enqueued::New(id));
-    }
-    let Existing { key, existing, same } = existing(tx, message, id)?;
-    if same || message.on_duplicate == OnDuplicate::Keep {
-        return Ok(Enqueued::Duplicate(existing));
-    }
-    Err(Error::DedupeConflict { key, existing })
-}
-
-fn write(tx: &Connection, options: &Options, message: &Message, id: MessageId, now: i64) -> rusqlite::Result<()> {
-    // Maps of text are always JSON.
-    let headers = (!message.headers.is_empty()).then(|| serde_json::json!(message.headers).to_string());
-    let digest = message.digest();
-    let values = params![
-        id.0.as_bytes(),
-        now,
-        message.topic,
-        message.payload,
-        i64::try_from(message.payload.len()).unwrap_or(i64::MAX),
-        message.content_type,
-        message.tenant,
-        message.namespace,
-        headers,
-        message.deliver_in.map(micros),
-        message.max_attempts.unwrap_or(options.max_attempts),
-        message.on_dead.as_str(),
-        digest.as_bytes(),
-        message.kind.as_str(),
-        message.parent.as_ref().map(|parent| parent.0.as_bytes()),
-        message.destination,
-        message.order_key,
-        message.dedupe_key,
-        micros(message.delay),
-        options.dedupe_lifetime.map(micros),
-    ];
-    let plain = message.order_key.is_none() && message.dedupe_key.is_none() && message.delay.is_zero();
-    let (sql, values) = if plain {
-        (ENQUEUE_PLAIN, &values[..16])
-    } else {
-        (ENQUEUE, values)
-    };
-    tx.prepare_cached(sql)?.execute(values).map(|_| ())
-}
-
-fn changes(tx: &Connection) -> Result<i64, Error> {
-    tx.prepare_cached(CHANGES)
-        .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
-        .map_err(plain)
-}
-
-/// The message that stands for one that was not written.
-struct Existing {
-    key: &'static str,
-    existing: MessageId,
-    /// Whether it has the same content.
-    same: bool,
-}
-
-fn existing(tx: &Connection, message: &Message, new: MessageId) -> Result<Existing, Error> {
-    let digest = message.digest();
-    let values = params![
-        new.0.as_bytes(),
-        message.namespace,
-        message.tenant,
-        message.topic,
-        message.dedupe_key,
-        message.content_type,
-        message.payload,
-        digest.as_bytes(),
-    ];
-    let mut statement = tx.prepare_cached(EXISTING).map_err(plain)?;
-    statement
-        .query_row(values, |row| {
-            let by: String = row.get(0)?;
-            let key = if by == "id" { "id" } else { "dedupe_key" };
-            Ok(Existing {
-                key,
-                existing: id(row, 1)?,
-                same: row.get(2)?,
-            })
-        })
-        .map_err(plain)
 }

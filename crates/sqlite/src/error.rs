@@ -1,31 +1,36 @@
 //! What SQLite says, by what the caller can do about it.
 
 use posthouse_core::{BoxError, Error};
-use rusqlite::{Error as Sqlite, ErrorCode};
+use rusqlite::{Error as Sqlite, ErrorCode, ffi};
 use std::path::Path;
 
 /// What is told to somebody whose file has no schema, or an old one.
 pub(crate) const MIGRATE: &str = "run `posthouse migrate`";
 
-/// Maps an error of a statement that has nothing to do with a file's opening.
-pub(crate) fn plain(error: Sqlite) -> Error {
-    let text = error.to_string();
+/// The meaning of an error of a statement: SQLite's code (plain or extended) and text.
+///
+/// Public, so that an adapter for a driver that we do not know answers the same errors.
+pub fn from_code(code: i32, text: &str, source: BoxError) -> Error {
     if text.contains("no such table: posthouse_") || text.contains("no such table: main.posthouse_") {
         return Error::Schema(format!("the database has no Posthouse schema ({text}); {MIGRATE}"));
     }
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Contention(error.into()),
-        Some(
-            ErrorCode::CannotOpen
-            | ErrorCode::SystemIoFailure
-            | ErrorCode::DiskFull
-            | ErrorCode::ReadOnly
-            | ErrorCode::PermissionDenied
-            | ErrorCode::FileLockingProtocolFailed
-            | ErrorCode::OutOfMemory,
-        ) => Error::Unavailable(error.into()),
-        _ => Error::Internal(error.into()),
+    match ffi::Error::new(code).code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => Error::Contention(source),
+        ErrorCode::CannotOpen
+        | ErrorCode::SystemIoFailure
+        | ErrorCode::DiskFull
+        | ErrorCode::ReadOnly
+        | ErrorCode::PermissionDenied
+        | ErrorCode::FileLockingProtocolFailed
+        | ErrorCode::OutOfMemory => Error::Unavailable(source),
+        _ => Error::Internal(source),
     }
+}
+
+/// Maps an error of a statement that has nothing to do with a file's opening.
+pub(crate) fn plain(error: Sqlite) -> Error {
+    let code = error.sqlite_error().map_or(ffi::SQLITE_ERROR, |e| e.extended_code);
+    from_code(code, &error.to_string(), error.into())
 }
 
 /// Maps an error that is about the file, and names it.

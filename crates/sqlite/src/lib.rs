@@ -31,6 +31,7 @@
 //! **Other languages** enqueue with one INSERT: see [`enqueue`]. Everything that they touch works with SQLite 3.40.
 
 mod admin;
+mod call;
 mod claim;
 mod clock;
 mod connect;
@@ -38,6 +39,7 @@ mod counts;
 pub mod enqueue;
 mod error;
 mod floors;
+mod insert;
 mod lanes;
 mod list;
 mod migrate;
@@ -46,10 +48,16 @@ mod place;
 mod presence;
 mod prune;
 mod rows;
+#[cfg(feature = "sea-orm")]
+mod sea_orm;
 mod settle;
+#[cfg(feature = "sqlx")]
+mod sqlx;
 mod store;
 mod wake;
 
-pub use enqueue::Outbox;
+pub use call::{Call, Row, Run, Value};
+pub use enqueue::{AsyncOutbox, Outbox};
+pub use error::from_code;
 pub use options::Options;
 pub use store::Sqlite;

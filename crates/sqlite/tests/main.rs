@@ -5,6 +5,7 @@
 
 mod caller;
 mod documentation;
+mod drivers;
 mod files;
 mod fixture;
 mod plain_sql;
