@@ -296,6 +296,8 @@ pub struct MessageView {
     pub kind: Kind,
     /// The message it follows from.
     pub parent: Option<MessageId>,
+    /// Which of its topic's destinations it is for, when it is for one alone.
+    pub destination: Option<String>,
     /// The operator's note, when it is quarantined.
     pub note: Option<String>,
 }

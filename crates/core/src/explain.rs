@@ -231,6 +231,7 @@ pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Ve
     let serving: Vec<_> = live
         .into_iter()
         .filter_map(|r| r.serves(&m.namespace, &m.topic).map(|to| (r, to)))
+        .filter(|(_, to)| m.destination.as_ref().is_none_or(|own| to.contains(own)))
         .collect();
     let Some((_, destinations)) = serving.first() else {
         return vec![Cause::NoRoute {
@@ -239,7 +240,8 @@ pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Ve
         }];
     };
     let mut causes = Vec::new();
-    for name in *destinations {
+    let own = m.destination.as_ref().map(std::slice::from_ref);
+    for name in own.unwrap_or(destinations) {
         let all = |ill: &dyn Fn(&crate::presence::Health) -> bool| serving.iter().all(|(r, _)| ill(&r.health(name)));
         if let Some(pause) = pauses.iter().find(|p| p.destination == *name) {
             causes.push(Cause::Paused {
@@ -468,6 +470,7 @@ mod tests {
             digest: None,
             kind: crate::Kind::Message,
             parent: None,
+            destination: None,
             note: None,
         }
     }

@@ -52,7 +52,7 @@ END $$;
 -- What viewers read: no keys, no receipts, no notes; a key's hash tells whether two are the same.
 CREATE OR REPLACE VIEW posthouse.masked_messages AS
     SELECT v.id, v.seq, v.tenant, v.namespace, v.topic, posthouse.mask(v.order_key) AS order_key, posthouse.mask(v.dedupe_key) AS dedupe_key, v.state, v.reason, v.attempts,
-           v.epoch, v.generation, v.worker, v.lease_until, v.due_at, v.created_at, v.updated_at, v.finished_at, v.last_code, v.max_attempts, v.deliver_by, v.bytes, v.kind, v.parent
+           v.epoch, v.generation, v.worker, v.lease_until, v.due_at, v.created_at, v.updated_at, v.finished_at, v.last_code, v.max_attempts, v.deliver_by, v.bytes, v.kind, v.parent, v.destination
     FROM posthouse.messages v;
 
 CREATE OR REPLACE VIEW posthouse.masked_attempts AS

@@ -216,6 +216,7 @@ pub(crate) fn message_view(row: &Row) -> Result<MessageView, Error> {
         digest: <[u8; 32]>::try_from(digest).ok().map(Digest),
         kind: word(row, "kind")?,
         parent: get::<Option<Uuid>>(row, "parent")?.map(MessageId),
+        destination: get(row, "destination")?,
         note: get(row, "note")?,
     })
 }

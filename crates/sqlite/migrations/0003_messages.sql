@@ -68,6 +68,7 @@ SELECT
             SELECT detail FROM posthouse_audit WHERE id = m.id AND +action = 'quarantine' ORDER BY n DESC LIMIT 1
         )
     END AS note,
+    m.destination AS destination,
     m.on_dead AS on_dead,
     coalesce(d.blocks, 0) AS blocks
 FROM posthouse_message AS m

@@ -185,6 +185,7 @@ pub(crate) fn message_view(row: &Row<'_>) -> Read<MessageView> {
         kind: word(row, 25)?,
         parent: optional_id(row, 26)?,
         note: optional_text(row, 27)?,
+        destination: optional_text(row, 28)?,
     })
 }
 

@@ -287,6 +287,7 @@ fn fields(m: &MessageView, out: &Output) -> String {
                 .map(|n| n.to_string()),
         ),
         ("epoch", Some(m.epoch.to_string())),
+        ("destination", m.destination.clone()),
         ("parent", m.parent.map(|parent| parent.to_string())),
         ("worker", m.worker.clone()),
         ("lease until", m.lease_until.map(time)),

@@ -208,6 +208,7 @@ impl Tables {
             digest: Some(entry.digest),
             kind: message.kind,
             parent: message.parent,
+            destination: message.destination.clone(),
             note: entry.note.clone(),
         }
     }

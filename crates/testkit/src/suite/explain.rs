@@ -1,7 +1,7 @@
 //! Why is this message not delivered? One case for each cause, on the store itself.
 
 use posthouse_core::{
-    Breaker, Cause, DeadReason, Error, Health, Message, MessageId, OnDead, Relay, Route, Settlement, State,
+    Breaker, Cause, DeadReason, Error, Filter, Health, Message, MessageId, OnDead, Relay, Route, Settlement, State,
 };
 use uuid::Uuid;
 
@@ -334,6 +334,41 @@ pub async fn a_paused_destination(fx: &dyn Fixture) {
     assert_eq!(cause(fx, id).await, paused);
     admin.resume("shop", "ada", "done").await.unwrap();
     assert_eq!(cause(fx, id).await, Cause::Free);
+}
+
+/// A message for one of a topic's destinations is held up by that one alone; the others are no business of its.
+pub async fn a_child_and_its_own_destination(fx: &dyn Fixture) {
+    let mut both = relay();
+    both.routes[0].destinations = vec!["shop".into(), "billing".into()];
+    serve(fx, both).await;
+    let lease = put_and_claim(fx, message("x")).await;
+    let to = |destination: &str| Message {
+        destination: Some(destination.into()),
+        ..message(destination)
+    };
+    let children = vec![to("shop"), to("billing"), to("gone")];
+    settle_all(&*fx.store().await, &[Settlement::expanded(&lease, children)]).await;
+    let admin = fx.admin().await;
+    admin.pause("shop", "ada", "maintenance").await.unwrap();
+    let mut found = Vec::new();
+    for child in admin.list(&Filter::default()).await.unwrap().messages {
+        if let Some(destination) = child.destination {
+            found.push((
+                destination,
+                explained(fx, child.id).await.iter().map(Cause::code).collect(),
+            ));
+        }
+    }
+    found.sort();
+    let expected = [
+        ("billing", vec!["free"]),
+        ("gone", vec!["no_route"]),
+        ("shop", vec!["paused"]),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(destination, codes)| (destination.to_owned(), codes))
+    );
 }
 
 fn ill(breaker: Breaker, limited: bool) -> Relay {

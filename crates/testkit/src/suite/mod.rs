@@ -245,6 +245,7 @@ macro_rules! __cases {
                 no_relay
                 no_route
                 a_paused_destination
+                a_child_and_its_own_destination
                 an_open_breaker
                 a_rate_limit
                 a_tenant_limit
