@@ -12,6 +12,7 @@ mod documentation;
 mod drivers;
 mod fixture;
 mod migrating;
+mod pooler;
 mod roles;
 mod schema;
 mod tidy;
