@@ -1,7 +1,7 @@
 -- The first number of a time. Numbers and times rise together; what a clock that was set back upset is between its neighbours, so
 -- whoever asks leaves an hour for it.
 CREATE OR REPLACE FUNCTION posthouse.number_at(p_at timestamptz) RETURNS bigint
-LANGUAGE plpgsql STRICT SET search_path = posthouse, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     low bigint;
@@ -9,6 +9,7 @@ DECLARE
     middle bigint;
     found_at record;
 BEGIN
+    IF p_at IS NULL THEN RETURN NULL; END IF;
     SELECT coalesce(min(m.seq), 0), coalesce(max(m.seq), -1) + 1 INTO low, high FROM message m;
     WHILE low < high LOOP
         middle := low + (high - low) / 2;

@@ -10,7 +10,7 @@ use crate::{
 
 const WALK: &str = include_str!("../sql/list_walk.sql");
 const ONLY: &str = include_str!("../sql/list_only.sql");
-const EDGE: &str = include_str!("../sql/list_edge.sql");
+const NEXT: &str = include_str!("../sql/list_next.sql");
 const VIEWS: &str = include_str!("../sql/list.sql");
 const PENDING: &str = include_str!("../sql/pending.sql");
 const NUMBERS: &str = include_str!("../sql/counts_range.sql");
@@ -169,37 +169,41 @@ impl Walk<'_> {
         Ok((found, last.filter(|_| stopped)))
     }
 
-    /// Over all messages, in steps that grow: within a step SQLite itself passes over what the filter does not take.
+    /// Over all messages, in steps that grow: within a step SQLite itself passes over what the filter does not take. A step is so
+    /// many numbers, from the next message on; some of them may be nobody's.
     fn over_all(&self, db: &Connection) -> rusqlite::Result<Found> {
         let (mut found, mut from, mut looked) = (Vec::new(), self.start(), 0);
         let mut width = 4 * self.filter.page_size();
-        loop {
-            let edge = self.edge(db, from, width)?;
-            // Without an edge, what is left is less than a step.
-            let far = edge.unwrap_or(if self.filter.oldest_first { self.high } else { self.low });
+        while let Some(next) = self.next(db, from)? {
+            if looked >= LOOKED_AT_MOST {
+                return Ok((found, Some(from)));
+            }
+            let far = i64::from(width) - 1;
+            let far = if self.filter.oldest_first {
+                next + far
+            } else {
+                next - far
+            };
             self.read(db, MESSAGES, from, Some(far), |seq, takes| {
                 if takes {
                     found.push(seq);
                 }
                 !self.is_full(&found)
             })?;
-            let Some(edge) = edge.filter(|_| !self.is_full(&found)) else {
-                return Ok((found, None));
-            };
-            looked += width;
-            if looked >= LOOKED_AT_MOST {
-                let more = self.edge(db, edge, 1)?.is_some();
-                return Ok((found, more.then_some(edge)));
+            if self.is_full(&found) {
+                break;
             }
-            (from, width) = (edge, (4 * width).min(LOOKED_AT_MOST - looked));
+            looked += width;
+            (from, width) = (far, (4 * width).min(LOOKED_AT_MOST - looked));
         }
+        Ok((found, None))
     }
 
-    /// The last of so many messages from here on, if there are as many.
-    fn edge(&self, db: &Connection, from: i64, width: u32) -> rusqlite::Result<Option<i64>> {
-        let mut statement = db.prepare_cached(&self.directed(EDGE))?;
-        let edge = statement.query_row(params![from, width - 1], |row| row.get(0));
-        Ok(edge.optional()?.filter(|edge| self.is_within(*edge)))
+    /// The next message from here on.
+    fn next(&self, db: &Connection, from: i64) -> rusqlite::Result<Option<i64>> {
+        let mut statement = db.prepare_cached(&self.directed(NEXT))?;
+        let next = statement.query_row([from], |row| row.get(0)).optional()?;
+        Ok(next.filter(|seq| self.is_within(*seq)))
     }
 }
 
