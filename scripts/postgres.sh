@@ -3,6 +3,8 @@
 #   start_postgres FOLDER fast|durable [-c SETTING=VALUE ...]
 #                                        starts one in FOLDER, and sets PG_PID, PG_BIN and PG_URL
 #   stop_postgres                        stops it, by process id
+#   serve_postgres FOLDER fast|durable [-c SETTING=VALUE ...]
+#                                        starts it again, with the data that are there
 #   open_tmpdir                          makes TMPDIR a folder that the server's own user can enter
 
 # The folder of a server's programs, newest first.
@@ -29,17 +31,26 @@ free_port() {
 }
 
 start_postgres() {
-    local folder=$1 kind=$2 port data settings as=()
-    # As PostgreSQL's own user when we are root, which it refuses to run as.
-    [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid postgres --regid postgres --init-groups)
+    local folder=$1 as=()
+    as_postgres
     [ -d "$folder" ] || { echo "start_postgres: there is no folder '$folder'" >&2; return 1; }
     PG_BIN=$(find_postgres)
     [ -n "$PG_BIN" ] || { echo "no PostgreSQL server is installed: run ./test.sh once, or 'apt-get install postgresql' as root" >&2; return 1; }
     chmod 755 "$folder"
     mkdir "$folder/pg"
     [ "$(id -u)" -ne 0 ] || chown postgres "$folder/pg"
-    data=$folder/pg/data
-    "${as[@]}" "$PG_BIN/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$folder/initdb.log" 2>&1 || { cat "$folder/initdb.log" >&2; return 1; }
+    "${as[@]}" "$PG_BIN/initdb" -D "$folder/pg/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$folder/initdb.log" 2>&1 || { cat "$folder/initdb.log" >&2; return 1; }
+    serve_postgres "$@"
+}
+
+# As PostgreSQL's own user when we are root, which it refuses to run as.
+as_postgres() {
+    [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid postgres --regid postgres --init-groups)
+}
+
+serve_postgres() {
+    local folder=$1 kind=$2 port settings as=()
+    as_postgres
     case $kind in
         # Lives for one run of the suite, and need not survive anything.
         fast) settings=(-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=256MB) ;;
@@ -50,7 +61,7 @@ start_postgres() {
     for _ in 1 2 3 4 5; do
         port=$(free_port)
         # `exec`, so that the process id is the server's own, known before it answers.
-        (cd "$folder/pg" && exec "${as[@]}" "$PG_BIN/postgres" -D "$data" -p "$port" -c listen_addresses=127.0.0.1 \
+        (cd "$folder/pg" && exec "${as[@]}" "$PG_BIN/postgres" -D "$folder/pg/data" -p "$port" -c listen_addresses=127.0.0.1 \
             -c unix_socket_directories="$folder/pg" -c max_connections=400 "${settings[@]}") >"$folder/postgres.log" 2>&1 &
         PG_PID=$!
         for _ in $(seq 300); do

@@ -21,7 +21,13 @@ CREATE TABLE posthouse.message (
     digest       bytea NOT NULL,
     headers      jsonb,
     payload      bytea NOT NULL CHECK (octet_length(payload) <= 16777216)
-);
+)
+-- A message is written once and looked for by its summaries below, which vacuum makes; it is cheap where nothing was deleted.
+WITH (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+-- What each half megabyte of messages may hold, in a few hundred bytes, so that operators find what is rare among millions without an
+-- index that every enqueue would have to write: a new page has no summary yet.
+CREATE INDEX message_rare ON posthouse.message USING brin (
+    seq, tenant text_bloom_ops (n_distinct_per_range = 128), topic text_bloom_ops (n_distinct_per_range = 64)) WITH (pages_per_range = 64);
 
 -- Free and due, without an order key. One index: lane (namespace and tenant, hashed) and place give first-come order,
 -- fairness between tenants, the tenant filter and the floor.

@@ -197,3 +197,100 @@ async fn retention_goes_past_a_message_from_the_future() {
     let touched = pages(&fx, "SELECT * FROM posthouse.prune('1 day', 1000)").await;
     assert!(touched < (499 + 10 + 100) * 60, "{touched} pages");
 }
+
+/// Three of a topic and tenant of their own behind more that are done than one page looks at; and the summaries of the pages.
+async fn many_done() -> PostgresFixture {
+    let fx = PostgresFixture::new().await;
+    fx.run("SELECT posthouse.enqueue('rare', '1', tenant => 'tiny') FROM generate_series(1, 3)")
+        .await;
+    fx.run(
+        "INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, content_type, payload, digest)
+         SELECT gen_random_uuid(), posthouse.clock(), '', 'default', 'common', 'text/plain', 'x', 'x' FROM generate_series(1, 150000)",
+    )
+    .await;
+    fx.run("VACUUM ANALYZE posthouse.message").await;
+    fx
+}
+
+fn listed(filter: &str) -> String {
+    format!(
+        "SELECT cardinality(seqs) || coalesce(', looked to ' || looked_to, '') FROM posthouse.find_messages(p_most => 51, p_look => 100000, {filter})"
+    )
+}
+
+const ALL: [(&str, &str); 11] = [
+    ("p_namespace", "NULL"),
+    ("p_tenant", "NULL"),
+    ("p_topic", "NULL"),
+    ("p_state", "NULL"),
+    ("p_order_key", "NULL"),
+    ("p_reason", "NULL"),
+    ("p_code", "NULL"),
+    ("p_since", "NULL"),
+    ("p_until", "NULL"),
+    ("p_oldest_first", "false"),
+    ("p_beyond", "NULL"),
+];
+
+/// All of a filter's arguments, with these for what they are said to be.
+fn filter(given: &[(&str, &str)]) -> String {
+    let value = |name: &str, all: &str| {
+        let given = given.iter().find(|(other, _)| *other == name);
+        format!("{name} => {}", given.map_or(all, |(_, value)| value))
+    };
+    ALL.map(|(name, all)| value(name, all)).join(", ")
+}
+
+#[tokio::test]
+async fn what_is_rare_is_found_without_walking_the_others() {
+    let fx = many_done().await;
+    for given in [
+        &[("p_topic", "'rare'")][..],
+        &[("p_tenant", "'tiny'")],
+        &[("p_tenant", "'tiny'"), ("p_topic", "'rare'"), ("p_state", "'pending'")],
+        &[("p_topic", "'rare'"), ("p_oldest_first", "true")],
+    ] {
+        let sql = listed(&filter(given));
+        assert_eq!(fx.one(&sql).await, "3", "{given:?}");
+        let read = rows_read(&fx, &sql).await;
+        assert!(read < 60_000, "{given:?}: {read} rows");
+    }
+    assert_eq!(fx.one(&listed(&filter(&[("p_topic", "'none'")]))).await, "0");
+    // Nothing tells where a rare order key is.
+    let key = listed(&filter(&[("p_order_key", "'none'")]));
+    assert!(fx.one(&key).await.starts_with("0, looked to "));
+}
+
+#[tokio::test]
+async fn a_list_by_time_begins_and_ends_where_its_time_does() {
+    let fx = many_done().await;
+    let start = fx.one("SELECT posthouse.clock()").await;
+    fx.advance(Duration::from_secs(86_400)).await;
+    fx.run("SELECT posthouse.enqueue('new', '1')").await;
+    let (half, later) = (
+        format!("'{start}'::timestamptz + '12 h'"),
+        format!("'{start}'::timestamptz + '25 h'"),
+    );
+    for given in [
+        &[("p_since", half.as_str())][..],
+        &[
+            ("p_since", half.as_str()),
+            ("p_until", later.as_str()),
+            ("p_oldest_first", "true"),
+        ],
+    ] {
+        let sql = listed(&filter(given));
+        assert_eq!(fx.one(&sql).await, "1", "{given:?}");
+        let read = rows_read(&fx, &sql).await;
+        assert!(read < 1000, "{given:?}: {read} rows");
+    }
+    fx.run(
+        "INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, content_type, payload, digest)
+         SELECT gen_random_uuid(), posthouse.clock(), '', 'default', 'common', 'text/plain', 'x', 'x' FROM generate_series(1, 150000)",
+    )
+    .await;
+    let sql = listed(&filter(&[("p_until", half.as_str())]));
+    assert_eq!(fx.one(&sql).await, "51");
+    let read = rows_read(&fx, &sql).await;
+    assert!(read < 2000, "{read} rows");
+}

@@ -46,17 +46,19 @@ pub struct Replayed {
 
 /// How many are looked up at once, and between two looks at how the destinations are.
 const PAGE: u32 = 100;
+/// How many are looked up at once to be counted only.
+const COUNTED_PAGE: u32 = 1000;
 const SAMPLE: usize = 5;
 
 impl BulkReplay {
     /// Oldest first, so that messages of one key are replayed in their order. A replay keeps a message's number: each is met
     /// once, also when it dies again meanwhile.
-    fn page(&self, beyond: Option<i64>) -> Filter {
+    fn page(&self, beyond: Option<i64>, limit: u32) -> Filter {
         Filter {
             state: Some(self.filter.state.unwrap_or(State::Dead)),
             oldest_first: true,
             beyond,
-            limit: PAGE,
+            limit,
             ..self.filter.clone()
         }
     }
@@ -67,7 +69,7 @@ impl BulkReplay {
         let (mut value, mut exact, mut sample, mut beyond) = (0, true, Vec::new(), None);
         let mut causes: BTreeMap<String, u64> = BTreeMap::new();
         loop {
-            let page = admin.list(&self.page(beyond)).await?;
+            let page = admin.list(&self.page(beyond, COUNTED_PAGE)).await?;
             for message in page
                 .messages
                 .into_iter()
@@ -104,7 +106,7 @@ impl BulkReplay {
         let pause = self.per_second.map(|n| Duration::from_secs(1) / n.max(1));
         let (mut done, mut beyond) = (Replayed::default(), None);
         loop {
-            let page = admin.list(&self.page(beyond)).await?;
+            let page = admin.list(&self.page(beyond, PAGE)).await?;
             let (relays, pauses) = (admin.relays().await?, admin.pauses().await?);
             for message in &page.messages {
                 if done.replayed >= most {

@@ -273,6 +273,9 @@ pub struct PageArgs {
     /// Only those before this number (seq): the next page
     #[arg(long, value_name = "SEQ")]
     pub before: Option<i64>,
+    /// Go on looking for what is rare for at most this long
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub patience: Duration,
 }
 
 #[derive(Debug, Args)]

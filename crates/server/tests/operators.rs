@@ -187,3 +187,32 @@ fn roles_are_for_postgresql() {
         "{said:#?}"
     );
 }
+
+/// A store looks at so many messages for one answer; the program goes on, for as long as it is told.
+#[test]
+fn a_list_that_stops_says_how_far_it_looked() {
+    let place = Place::sqlite();
+    place.run(&["migrate"]).ok();
+    let oldest = place.enqueue(&["rare", "--data", "1"]);
+    wait(async {
+        let store = AnyStore::open(&place.url).await.unwrap();
+        for _ in 0..=posthouse::admin::LOOKED_AT_MOST / 10_000 {
+            let messages = (0..10_000).map(|_| posthouse::Message::bytes("t", "text/plain", "x"));
+            store.enqueue(messages.collect()).await.unwrap();
+        }
+    });
+    let list = ["messages", "list", "--json", "--topic", "rare"];
+    let all = place.run(&list).json();
+    assert_eq!((all.len(), &all[0]["id"]), (1, &oldest.into()));
+    let stopped = place.run(&[&list[..], &["--patience", "0s"]].concat());
+    assert_eq!(stopped.ok(), "");
+    let told: Vec<_> = stopped.stderr.lines().collect();
+    assert_eq!(told[0], "No messages.");
+    assert!(told[1].starts_with("Looked at the messages from 20"), "{told:?}");
+    assert!(
+        told[1].ends_with("and stopped. There may be more: add --before 10002, or a longer --patience"),
+        "{told:?}"
+    );
+    let rest = place.run(&[&list[..], &["--patience", "0s", "--before", "10002"]].concat());
+    assert_eq!(rest.json().len(), 1);
+}

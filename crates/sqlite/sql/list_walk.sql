@@ -1,5 +1,5 @@
--- Messages one by one in the order of the list, and whether the filter takes each. `{source}`, `{beyond}` and `{order}` are
--- filled in by the program. CASE, because it looks at no more than it needs: at other tables only for what passed the rest.
+-- Messages one by one in the order of the list, and whether the filter takes each. What is in braces is filled in by the program.
+-- CASE, because it looks at no more than it needs: at other tables only for what passed the rest.
 SELECT
     c.seq,
     CASE
@@ -26,10 +26,10 @@ SELECT
             ELSE EXISTS (SELECT 1 FROM posthouse_keyed AS k WHERE k.seq = c.seq AND k.pos > k.seq)
         END THEN 0
         ELSE 1
-    END,
-    m.created_at
+    END
 FROM {source} AS c
 CROSS JOIN posthouse_message AS m ON m.seq = c.seq
 CROSS JOIN posthouse_lane AS n ON n.lane = m.lane
 WHERE c.seq {beyond} ?1
+{only}
 ORDER BY c.seq {order};

@@ -43,7 +43,7 @@ async fn list(args: &DeadList, store: &str, out: &Output) -> Result<(), Failure>
         reason: args.reason,
         ..messages::filter(&args.which, Some(state(args.quarantined)), &args.page)
     };
-    messages::list(filter, store, out).await
+    messages::list(filter, args.page.patience, store, out).await
 }
 
 const fn state(quarantined: bool) -> State {

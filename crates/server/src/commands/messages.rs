@@ -22,7 +22,10 @@ use crate::{
 /// `messages ...`
 pub async fn run(asked: &Messages, store: &str, out: &Output) -> Result<(), Failure> {
     match asked {
-        Messages::List(args) => list(filter(&args.which, args.state, &args.page), store, out).await,
+        Messages::List(args) => {
+            let filter = filter(&args.which, args.state, &args.page);
+            list(filter, args.page.patience, store, out).await
+        }
         Messages::Show(args) => show(args, store, out).await,
         Messages::Explain(args) => explain(args.id, store, out).await,
         Messages::Cancel(args) => {
@@ -67,20 +70,25 @@ pub fn wanted(which: &Which) -> Filter {
     }
 }
 
-/// One page of messages. A store answers before it has looked at everything; here it goes on until there is a page, or for a while.
-pub async fn list(mut filter: Filter, store: &str, out: &Output) -> Result<(), Failure> {
+/// One page of messages. A store answers before it has looked at everything; here it goes on until there is a page, or until
+/// patience is at an end, and then tells how far it looked.
+pub async fn list(mut filter: Filter, patience: Duration, store: &str, out: &Output) -> Result<(), Failure> {
     let admin = AnyStore::open(store).await?.admin();
     let (since, wanted) = (Instant::now(), filter.page_size());
     let mut messages = Vec::new();
-    let next = loop {
+    let (next, full) = loop {
         let page = admin.list(&filter).await?;
         messages.extend(page.messages);
         let found = u32::try_from(messages.len()).unwrap_or(u32::MAX);
-        if page.next.is_none() || found >= wanted || since.elapsed() > PATIENCE {
-            break page.next;
+        if page.next.is_none() || found >= wanted || since.elapsed() >= patience {
+            break (page.next, found >= wanted);
+        }
+        if let Some(next) = page.next {
+            out.progress(&format!("{found} found, looked back to number {next}"));
         }
         (filter.beyond, filter.limit) = (page.next, wanted - found);
     };
+    out.progress("");
     if messages.is_empty() {
         out.note("No messages.");
     } else if out.json {
@@ -88,14 +96,32 @@ pub async fn list(mut filter: Filter, store: &str, out: &Output) -> Result<(), F
     } else {
         out.data(&table(&messages, out))?;
     }
-    if let Some(next) = next {
-        out.note(&format!("There may be more: add --before {next}"));
+    match next {
+        Some(next) if full => out.note(&format!("There may be more: add --before {next}")),
+        Some(next) => {
+            let looked = looked_back(&*admin, next).await?;
+            out.note(&format!(
+                "Looked at the messages {looked}, and stopped. There may be more: add --before {next}, or a longer --patience"
+            ));
+        }
+        None => {}
     }
     Ok(())
 }
 
-/// How long a list goes on looking for what is rare.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Since when the message is that was looked at last.
+async fn looked_back(admin: &dyn Admin, number: i64) -> Result<String, Error> {
+    let last = Filter {
+        beyond: Some(number.saturating_add(1)),
+        limit: 1,
+        ..Filter::default()
+    };
+    let page = admin.list(&last).await?;
+    Ok(match page.messages.first() {
+        Some(message) => format!("from {} on", message.created_at),
+        None => format!("from number {number} on"),
+    })
+}
 
 /// `messages explain`
 async fn explain(id: MessageId, store: &str, out: &Output) -> Result<(), Failure> {
