@@ -129,13 +129,20 @@ pub struct Demo {
 Examples:
   posthouse migrate                                     creates posthouse.db
   posthouse --store postgres://me@localhost/shop migrate
-  posthouse migrate --check                             exits with 1 when there is something to do")]
+  posthouse migrate --dry-run                           what it would do
+  posthouse migrate --check                             exits with 1 when there is something to do
+  posthouse migrate --roles --dry-run                   which roles it would make, and what each may
+
+A program and a schema of different versions: see docs/operating.md.")]
 pub struct Migrate {
-    /// Change nothing; succeed only if the schema is up to date
-    #[arg(long)]
+    /// Change nothing; succeed only if the schema is one that this program can work with
+    #[arg(long, conflicts_with_all = ["dry_run", "roles"])]
     pub check: bool,
+    /// Change nothing; tell what would be done
+    #[arg(long)]
+    pub dry_run: bool,
     /// Make the roles too: owner, producer, relay, operator and viewer (PostgreSQL)
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long)]
     pub roles: bool,
 }
 

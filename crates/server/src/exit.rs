@@ -1,6 +1,9 @@
 //! How a command ends: an exit code that scripts can rely on, and for people what went wrong and what to do next.
 
-use posthouse::{Code, Error, Invalid};
+use posthouse::{
+    Code, Error, Invalid,
+    schema::{MIGRATE, UPGRADE},
+};
 use std::{io, process::ExitCode};
 
 /// The exit codes. They are part of the interface.
@@ -122,8 +125,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-const MIGRATE: &str = "run `posthouse migrate`";
-
 /// What to say, and what to do about it.
 fn next_step(error: &Error) -> (String, Option<String>) {
     let text = error.to_string();
@@ -145,10 +146,15 @@ fn next_step(error: &Error) -> (String, Option<String>) {
         }
         // The stores end such a text with what to do; here that has a line of its own.
         Error::Schema(_) => {
-            if let Some(problem) = text.strip_suffix(&format!("; {MIGRATE}")) {
-                return (problem.to_owned(), Some(format!("{MIGRATE} with the same --store")));
-            }
-            None
+            let steps = [
+                (MIGRATE, " with the same --store"),
+                (UPGRADE, " (posthouse --version tells which it is)"),
+            ];
+            let said = |(step, more): &(&str, &str)| {
+                let problem = text.strip_suffix(step)?.strip_suffix("; ")?;
+                Some((problem.to_owned(), Some(format!("{step}{more}"))))
+            };
+            return steps.iter().find_map(said).unwrap_or((text, None));
         }
         _ => None,
     };

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod demo;
+mod migrate;
 mod operators;
 mod refusals;
 mod round_trip;

@@ -1,11 +1,8 @@
 //! What SQLite says, by what the caller can do about it.
 
-use posthouse_core::{BoxError, Error};
+use posthouse_core::{BoxError, Error, schema::MIGRATE};
 use rusqlite::{Error as Sqlite, ErrorCode};
 use std::path::Path;
-
-/// What is told to somebody whose file has no schema, or an old one.
-pub(crate) const MIGRATE: &str = "run `posthouse migrate`";
 
 /// Maps an error of a statement that has nothing to do with a file's opening.
 pub(crate) fn plain(error: Sqlite) -> Error {

@@ -13,5 +13,6 @@ mod ranges;
 mod scale;
 mod sources;
 mod transactions;
+mod upgrade;
 
 posthouse_testkit::conformance!(crate::fixture::fresh);
