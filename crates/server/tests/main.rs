@@ -8,5 +8,7 @@ mod migrate;
 mod operators;
 mod refusals;
 mod round_trip;
+mod screens;
+mod story;
 mod streams;
 mod support;
