@@ -379,7 +379,7 @@ impl fmt::Display for Cause {
                 error.as_ref().map_or(Ok(()), |error| write!(f, " ({error})"))?;
                 write!(f, "; it is tried again at {due_at}")
             }
-            Self::NoRelay => f.write_str("no relay is running on this store; start one with `posthouse relay`"),
+            Self::NoRelay => f.write_str("no relay is running on this store; start one"),
             Self::NoRoute { topic, namespace } => write!(
                 f,
                 "no relay that is running has a route for topic {topic} of namespace {namespace}; add one to its configuration"

@@ -1,7 +1,7 @@
 //! How a command ends: an exit code that scripts can rely on, and for people what went wrong and what to do next.
 
 use posthouse::{
-    Code, Error, Invalid,
+    Code, Error, Invalid, State,
     schema::{MIGRATE, UPGRADE},
 };
 use std::{io, process::ExitCode};
@@ -136,6 +136,12 @@ fn next_step(error: &Error) -> (String, Option<String>) {
         Error::DedupeConflict { existing, .. } => Some(format!(
             "choose another --dedupe, or accept the other with --keep; look at it: posthouse messages show {existing}"
         )),
+        Error::IllegalState { id, state, .. } => Some(match state {
+            State::Leased => format!(
+                "wait until it has ended, or ask who holds it: posthouse messages explain {id} (posthouse repair takes back what ran out)"
+            ),
+            _ => format!("see what happened to it: posthouse messages show {id}"),
+        }),
         Error::NotFound(_) => Some("see what there is: posthouse messages list".to_owned()),
         Error::Contention(_) => Some("the database is busy; try again".to_owned()),
         Error::Timeout(_) | Error::Unavailable(_) => {

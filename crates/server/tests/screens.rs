@@ -36,8 +36,8 @@ fn shop() -> Story {
     story.at(61);
     story.send("relay-a", &refused());
     story.at(120);
-    story.enqueue(3, "invoice.sent --max-attempts 1");
-    story.enqueue(4, "invoice.sent --max-attempts 1");
+    story.enqueue(3, "invoice.sent");
+    story.enqueue(4, "invoice.sent");
     story.at(121);
     story.send("relay-a", &down());
     story.run(&format!(
@@ -151,6 +151,7 @@ fn dead_replay() {
         "posthouse dead replay --all --dry-run",
         "posthouse dead replay --topic invoice.sent --dry-run --json",
         "posthouse dead replay --topic invoice.sent",
+        "posthouse dead replay --topic nobody.knows",
         "posthouse dead replay",
         "posthouse dead replay --topic invoice.sent --yes --rate 50 --reason 'billing is back'",
         "posthouse dead replay --topic invoice.sent --yes",
@@ -333,11 +334,8 @@ fn awkward_text() {
     let mut story = Story::new();
     let long = "x".repeat(250);
     let wide = "注文".repeat(30);
-    story.enqueue(1, &format!("{long} --key '{wide}' --tenant '{long}' --max-attempts 1"));
-    story.enqueue(
-        2,
-        "'order \u{202e}placed' --key 'a\u{200b}b' --namespace 🛒 --max-attempts 1",
-    );
+    story.enqueue(1, &format!("{long} --key '{wide}' --tenant '{long}'"));
+    story.enqueue(2, "'order \u{202e}placed' --key 'a\u{200b}b' --namespace 🛒");
     story.at(1);
     let (code, error) = (
         "http_500".to_owned(),

@@ -95,7 +95,10 @@ impl Story {
 
     /// Everything that is due is sent, and this comes of it.
     pub fn send(&self, worker: &str, outcome: &Outcome) {
-        let policy = RetryPolicy::default();
+        let policy = RetryPolicy {
+            max_attempts: 1,
+            ..RetryPolicy::default()
+        };
         let batch: Vec<_> = self
             .claim(worker, 1)
             .iter()

@@ -83,13 +83,17 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
             out.data(&told(&preview, out))
         };
     }
+    if !args.yes && preview.count.value == 0 {
+        out.note("No message matches; there is nothing to replay.");
+        return Ok(());
+    }
     if !args.yes {
         let (n, what) = (number(&preview), "nothing was changed");
         return Err(Failure {
             exit: Exit::Usage,
             ..Failure::new(format!("this would replay {n}; {what}"))
         }
-        .help("look at them with --dry-run, then say --yes"));
+        .help("look at them with --dry-run, then add --yes"));
     }
     let mut last = Instant::now();
     let progress = |done: &Replayed| {

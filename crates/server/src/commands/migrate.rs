@@ -119,7 +119,7 @@ fn steps(plan: &Upgrade) -> Vec<(&'static str, String)> {
     if plan.functions > 0 {
         steps.push((
             "apply",
-            format!("{} texts of functions and views, whole", plan.functions),
+            format!("the functions and views, whole ({} files)", plan.functions),
         ));
     }
     if !plan.migrations.is_empty() {

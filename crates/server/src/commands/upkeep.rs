@@ -33,7 +33,7 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
             exit: Exit::Usage,
             ..Failure::new("this removes messages for good; nothing was changed")
         }
-        .help("say --yes"));
+        .help("see how much there is: posthouse stats; then add --yes"));
     }
     let admin = AnyStore::open(store).await?.admin();
     let mut sum = Pruned::default();
