@@ -58,6 +58,25 @@ impl Failure {
         }
     }
 
+    /// Something in bulk was asked for without a word that says it is meant; nothing was changed.
+    pub fn not_confirmed(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Usage,
+            code: Code::ValidationFailed.as_str(),
+            ..Self::new(message)
+        }
+    }
+
+    /// A destination is not there for now: the same command may do the rest later.
+    pub fn stopped(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Unavailable,
+            code: Code::Unavailable.as_str(),
+            retryable: true,
+            ..Self::new(message)
+        }
+    }
+
     /// The arguments were refused by the parser.
     pub fn usage(refusal: &clap::Error) -> Self {
         let text = refusal.render().to_string();

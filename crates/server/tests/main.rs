@@ -5,6 +5,7 @@
 
 mod demo;
 mod migrate;
+mod operating;
 mod operators;
 mod refusals;
 mod round_trip;
