@@ -363,6 +363,9 @@ impl fmt::Display for Cause {
             ),
             Self::Behind { id, state, due_at } => {
                 write!(f, "message {id} of its order key comes first; that one is {state}")?;
+                if matches!(state, State::Dead | State::Quarantined) {
+                    f.write_str(", and blocks the key until it is replayed, resolved or discarded")?;
+                }
                 due_at.map_or(Ok(()), |at| write!(f, " and not due until {at}"))
             }
             Self::Delayed { due_at } => write!(

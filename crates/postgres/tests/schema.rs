@@ -215,9 +215,9 @@ async fn a_relay_needs_only_the_rights_that_are_listed() {
     let page = include_str!("../../../docs/sql.md");
     let line = page
         .lines()
-        .find_map(|line| line.strip_prefix("| a relay built with the Rust library | "))
+        .find_map(|line| line.strip_prefix("| `posthouse_relay` | "))
         .unwrap();
-    let (functions, table) = line.split_once("; and SELECT on `").unwrap();
+    let (functions, table) = line.split_once(" | `").unwrap();
     let functions: Vec<_> = functions
         .split(", ")
         .map(|name| format!("posthouse.{}", name.trim_matches('`')))

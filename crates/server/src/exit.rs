@@ -167,7 +167,7 @@ fn next_step(error: &Error) -> (String, Option<String>) {
             Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
         }
         Error::Denied(_) => {
-            Some("connect as a role that may, or let the owner of the schema grant it: see docs/sql.md".to_owned())
+            Some("connect as a role that may, or let the owner of the schema grant it one (posthouse migrate --roles): see docs/sql.md".to_owned())
         }
         // The stores end such a text with what to do; here that has a line of its own.
         Error::Schema(_) => {

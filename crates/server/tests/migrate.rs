@@ -1,6 +1,6 @@
 //! `posthouse migrate`: what it would do, what it did, and what it refuses.
 
-use crate::support::Place;
+use crate::support::{Place, run};
 
 /// Lets the schema say that it has another version.
 fn says(place: &Place, version: u32, oldest: u32) {
@@ -157,5 +157,60 @@ fn a_dry_run_says_which_roles_and_grants_would_be_made() {
     for role in names {
         let role = role.as_str().unwrap();
         place.sql(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}"));
+    }
+}
+
+/// What the operators' page says of the role: every command but those that migrate and enqueue.
+#[test]
+fn a_login_with_the_role_of_an_operator_does_an_operators_work() {
+    let place = Place::postgres();
+    let (schema, login) = (place.schema().to_owned(), format!("login_{}", place.schema()));
+    place.run(&["migrate", "--roles"]).ok();
+    place.sql(&format!(
+        "CREATE ROLE {login} LOGIN; GRANT {schema}_operator TO {login}"
+    ));
+    let waits = place.enqueue(&["t", "--data", "1", "--delay", "1h"]);
+    let other = place.enqueue(&["t", "--data", "2", "--delay", "1h"]);
+    let (scheme, rest) = place.url.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    let url = format!("{scheme}://{login}@{host}");
+    for command in [
+        "stats",
+        "messages list",
+        &format!("messages show {waits}"),
+        &format!("messages explain {waits}"),
+        &format!("messages cancel {waits}"),
+        "dead list",
+        "dead replay --all --dry-run",
+        "dead replay --all --yes",
+        &format!("dead quarantine {waits}"),
+        &format!("dead replay {waits}"),
+        &format!("messages cancel {waits}"),
+        &format!("dead discard {waits}"),
+        &format!("messages resolve {other}"),
+        "destinations pause shop",
+        "destinations list",
+        "destinations resume shop",
+        "repair",
+        "prune --older-than 30d --yes",
+        "audit",
+        "migrate --check",
+        "migrate --dry-run",
+    ] {
+        let args: Vec<_> = command.split(' ').collect();
+        run(&[&["--store", &url][..], &args].concat()).ok();
+    }
+    let denied = run(&["--store", &url, "enqueue", "t", "--data", "1"]);
+    assert!(denied.failed_with(1).contains("permission denied"), "{denied:#?}");
+    let denied = run(&["--store", &url, "migrate"]);
+    assert!(
+        denied.failed_with(1).contains("help: connect as a role that may"),
+        "{denied:#?}"
+    );
+    place.sql(&format!("DROP ROLE {login}"));
+    for role in ["owner", "producer", "relay", "operator", "viewer"] {
+        place.sql(&format!(
+            "DROP OWNED BY {schema}_{role} CASCADE; DROP ROLE {schema}_{role}"
+        ));
     }
 }

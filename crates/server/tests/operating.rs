@@ -55,7 +55,12 @@ fn the_page_for_operators_prints_what_it_says() {
             assert_eq!(code, 0, "{line}\n{stderr}");
             printed += &format!("{stdout}{stderr}");
         }
-        assert_eq!(masked(&printed), masked(&example.printed), "{}printed\n{printed}", example.code);
+        assert_eq!(
+            masked(&printed),
+            masked(&example.printed),
+            "{}printed\n{printed}",
+            example.code
+        );
     }
 }
 
@@ -64,7 +69,9 @@ fn the_page_for_operators_prints_what_it_says() {
 fn the_page_for_operators_names_commands_that_there_are() {
     let page = include_str!("../../../docs/operating.md");
     let story = Story::before();
-    let words = page.split(['`', '\n']).filter_map(|part| part.strip_prefix("posthouse "));
+    let words = page
+        .split(['`', '\n'])
+        .filter_map(|part| part.strip_prefix("posthouse "));
     let mut seen = 0;
     for words in words {
         let command: Vec<_> = words

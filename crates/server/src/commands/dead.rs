@@ -90,7 +90,7 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
     if !args.yes {
         let (n, what) = (number(&preview), "nothing was changed");
         return Err(Failure::not_confirmed(format!("this would replay {n}; {what}"))
-        .help("look at them with --dry-run, then add --yes"));
+            .help("look at them with --dry-run, then add --yes"));
     }
     let mut last = Instant::now();
     let progress = |done: &Replayed| {
