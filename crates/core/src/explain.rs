@@ -365,6 +365,9 @@ impl fmt::Display for Cause {
             ),
             Self::Behind { id, state, due_at } => {
                 write!(f, "message {id} of its order key comes first; that one is {state}")?;
+                if matches!(state, State::Dead | State::Quarantined) {
+                    f.write_str(", and blocks the key until it is replayed, resolved or discarded")?;
+                }
                 due_at.map_or(Ok(()), |at| write!(f, " and not due until {at}"))
             }
             Self::Delayed { due_at } => write!(
@@ -381,7 +384,7 @@ impl fmt::Display for Cause {
                 error.as_ref().map_or(Ok(()), |error| write!(f, " ({error})"))?;
                 write!(f, "; it is tried again at {due_at}")
             }
-            Self::NoRelay => f.write_str("no relay is running on this store; start one with `posthouse relay`"),
+            Self::NoRelay => f.write_str("no relay is running on this store; start one"),
             Self::NoRoute { topic, namespace } => write!(
                 f,
                 "no relay that is running has a route for topic {topic} of namespace {namespace}; add one to its configuration"

@@ -11,6 +11,7 @@
 //! | who may finish it | [`lease`], [`settlement`] |
 //! | what operators are told | [`explain`], [`presence`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
+//! | which program works on which schema | [`schema`] |
 
 pub mod admin;
 pub mod attempt;
@@ -25,6 +26,7 @@ pub mod machine;
 pub mod message;
 pub mod presence;
 pub mod retry;
+pub mod schema;
 pub mod settlement;
 pub mod store;
 pub mod text;
@@ -45,6 +47,7 @@ pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
 pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
 pub use presence::{Breaker, DestinationView, Health, Pause, Relay, RelayView, Route};
 pub use retry::{Backoff, RetryPolicy};
+pub use schema::{Fit, Migration, RolePlan, SchemaVersion, Upgrade};
 pub use settlement::{Next, Settlement, Verdict};
 pub use store::{Capabilities, Durability, Store, Wake, repair};
 pub use timestamp::Timestamp;

@@ -1,22 +1,27 @@
+-- The roles of this schema, and what each needs: functions to execute, tables and views to read.
+CREATE OR REPLACE FUNCTION posthouse.role_rights() RETURNS TABLE (suffix text, functions text[], tables text[])
+LANGUAGE sql STABLE AS $$
+    SELECT r.* FROM (VALUES
+        ('owner', '{}'::text[], '{}'::text[]),
+        ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many}', '{}'),
+        ('relay', '{claim_outbox_batch,complete_outbox_attempt,renew_lease,repair_expired_leases,record_conflict,check_dedup,
+                    grant_leases,settle,settle_delivered,renew,expired,enqueue_many,sample_floor,fall_asleep,wake_up,heartbeat,leave,prune}',
+                  '{schema_version}'),
+        ('operator', '{replay,quarantine,cancel,resolve,discard,prune,repair_expired_leases,expired,settle,
+                       pause_destination,resume_destination,find_messages,counts,bearing,clock}',
+                     '{schema_version,messages,backlog,attempts,audit,relay,pause}'),
+        ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r
+$$;
+
 -- Makes the roles of this schema, named after it, and grants them what they need and nothing else. Run it again after an upgrade.
 -- The functions work with the owner's rights, so nobody but the owner has a right on a table; the owner cannot log in.
 CREATE OR REPLACE FUNCTION posthouse.make_roles() RETURNS SETOF text
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
     s CONSTANT text := current_schema();
-    producer CONSTANT text[] := ARRAY['enqueue', 'enqueue_bytes', 'enqueue_batch', 'enqueue_many'];
-    worker CONSTANT text[] := ARRAY['claim_outbox_batch', 'complete_outbox_attempt', 'renew_lease', 'repair_expired_leases', 'record_conflict', 'check_dedup'];
-    relay CONSTANT text[] := ARRAY['grant_leases', 'settle', 'settle_delivered', 'renew', 'expired', 'enqueue_many', 'sample_floor', 'fall_asleep', 'wake_up', 'heartbeat', 'leave', 'prune'];
-    operator CONSTANT text[] := ARRAY['replay', 'quarantine', 'cancel', 'resolve', 'discard', 'prune', 'repair_expired_leases', 'expired', 'settle',
-                                      'pause_destination', 'resume_destination', 'find_messages', 'counts', 'bearing', 'clock'];
     x record;
 BEGIN
-    FOR x IN SELECT s || '_' || r.suffix AS name, r.* FROM (VALUES
-        ('owner', '{}'::text[], '{}'::text[]),
-        ('producer', producer, '{}'),
-        ('relay', worker || relay, '{schema_version}'),
-        ('operator', operator, '{schema_version,messages,backlog,attempts,audit,relay,pause}'),
-        ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r(suffix, functions, tables)
+    FOR x IN SELECT s || '_' || r.suffix AS name, r.* FROM posthouse.role_rights() r
     LOOP
         IF NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = x.name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', x.name);

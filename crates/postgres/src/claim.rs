@@ -81,9 +81,8 @@ impl Postgres {
     }
 
     async fn sample(&self) -> Result<Sample, Error> {
-        let client = self.client().await?;
         let sql = format!("SELECT s, x, oldest FROM {}.sample_floor()", self.schema);
-        let rows = client.query_typed(&sql, &[]).await.map_err(from_driver)?;
+        let rows = self.query(&sql, &[]).await?;
         let row = rows.first().ok_or_else(|| Error::Internal("no sample".into()))?;
         let get = |at: usize| row.try_get(at).map_err(from_driver);
         Ok(Sample {

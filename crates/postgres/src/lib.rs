@@ -31,7 +31,7 @@ mod wake;
 pub use call::{Arg, Call, Run};
 pub use enqueue::Outbox;
 pub use error::from_sqlstate;
-pub use migrate::{Migrated, SCHEMA_VERSION};
+pub use migrate::SCHEMA_VERSION;
 pub use schema::Schema;
 pub use store::{Options, Postgres};
 

@@ -1,7 +1,7 @@
 //! Making and upgrading the schema.
 
-use posthouse_core::{Error, Invalid};
-use tokio_postgres::types::Type;
+use posthouse_core::{Error, Fit, Invalid, Migration, RolePlan, SchemaVersion, Upgrade};
+use tokio_postgres::{Client, IsolationLevel, Row, error::SqlState, types::Type};
 
 use crate::{Postgres, error::from_driver};
 
@@ -9,9 +9,16 @@ use crate::{Postgres, error::from_driver};
 pub const SCHEMA_VERSION: i32 = 1;
 /// The oldest library version (by its `SCHEMA_VERSION`) that can work on the schema this one makes.
 const OLDEST_COMPATIBLE: i32 = 1;
+const TARGET: SchemaVersion = SchemaVersion {
+    version: SCHEMA_VERSION as i64,
+    oldest: OLDEST_COMPATIBLE as i64,
+};
 
-/// Changes of the tables, in order. Never edited once released.
-pub const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_tables.sql"))];
+/// Changes of the tables, in order: number, name, text. Never edited once released.
+///
+/// One that raises [`OLDEST_COMPATIBLE`] also renames, or drops, what older programs call and would call wrongly: that is how one that
+/// is running is stopped.
+pub const MIGRATIONS: [(i32, &str, &str); 1] = [(1, "tables", include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
 pub const FUNCTIONS: [(&str, &str); 29] = [
@@ -49,48 +56,28 @@ pub const FUNCTIONS: [(&str, &str); 29] = [
     ("import_history", include_str!("../sql/import_history.sql")),
 ];
 
-/// What a migration did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Migrated {
-    /// The version before; 0 when there was none.
-    pub from: i32,
-    /// The version now.
-    pub to: i32,
-}
-
 impl Postgres {
-    /// Makes the schema, or brings it up to this version: one transaction, guarded against a second migrator.
-    pub async fn migrate(&self) -> Result<Migrated, Error> {
+    /// Makes the schema, or brings it up to this version: one transaction, guarded against a second migrator. Answers what it did.
+    pub async fn migrate(&self) -> Result<Upgrade, Error> {
         let mut client = self.client().await?;
-        let encoding = self.check_name(&client).await?;
-        if encoding != "UTF8" {
-            return Err(Error::Schema(format!(
-                "the database has the encoding {encoding}, which has not every character; make another one: \
-                 CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0"
-            )));
-        }
-        let tx = client.transaction().await.map_err(from_driver)?;
+        self.check_server(&client).await?;
+        // Who waited for another migrator must see what that one did, whatever isolation the database has by default.
+        let begin = client
+            .build_transaction()
+            .isolation_level(IsolationLevel::ReadCommitted);
+        let tx = begin.start().await.map_err(from_driver)?;
         tx.batch_execute(&self.schema.apply(include_str!("../sql/migrate_begin.sql")))
             .await
             .map_err(from_driver)?;
-        let found = tx
-            .query_typed(
-                &self
-                    .schema
-                    .apply("SELECT version, oldest FROM posthouse.schema_version"),
-                &[],
-            )
-            .await
-            .map_err(from_driver)?;
-        let from = match found.first() {
-            Some(row) => row.try_get(0).map_err(from_driver)?,
-            None => 0,
-        };
-        if from > SCHEMA_VERSION {
-            return Err(newer(from));
+        let rows = tx.query_typed(&self.schema.apply(VERSION), &[]).await;
+        let upgrade = self.upgrade(version(&rows.map_err(from_driver)?)?)?;
+        if upgrade.fit == Fit::Newer {
+            return Ok(upgrade);
         }
-        for (_, sql) in MIGRATIONS.iter().filter(|(version, _)| *version > from) {
-            tx.batch_execute(&self.schema.apply(sql)).await.map_err(from_driver)?;
+        for wanted in &upgrade.migrations {
+            for (_, _, sql) in MIGRATIONS.iter().filter(|m| i64::from(m.0) == wanted.version) {
+                tx.batch_execute(&self.schema.apply(sql)).await.map_err(from_driver)?;
+            }
         }
         for (_, sql) in FUNCTIONS {
             tx.batch_execute(&self.schema.apply(sql)).await.map_err(from_driver)?;
@@ -103,22 +90,67 @@ impl Postgres {
             .await
             .map_err(from_driver)?;
         tx.commit().await.map_err(from_driver)?;
-        Ok(Migrated {
-            from,
-            to: SCHEMA_VERSION,
-        })
+        Ok(upgrade)
+    }
+
+    /// What [`migrate`](Self::migrate) would do. Changes nothing and locks nothing.
+    pub async fn plan_migration(&self) -> Result<Upgrade, Error> {
+        let client = self.client().await?;
+        self.check_server(&client).await?;
+        self.upgrade(self.found(&client).await?)
+    }
+
+    fn upgrade(&self, found: Option<SchemaVersion>) -> Result<Upgrade, Error> {
+        let all = MIGRATIONS.map(|(version, name, _)| Migration {
+            version: version.into(),
+            name,
+        });
+        Upgrade::plan(&self.place(), found, TARGET, all, FUNCTIONS.len())
     }
 
     /// Makes the roles of the schema (`posthouse_owner`, `_producer`, `_relay`, `_operator`, `_viewer`), or brings their rights up
     /// to date, and answers their names. Nobody can log in as one of them: grant them to those who can.
     pub async fn make_roles(&self) -> Result<Vec<String>, Error> {
+        self.check_schema().await?;
         let sql = self.schema.apply("SELECT posthouse.make_roles()");
         let rows = self.query(&sql, &[]).await?;
         rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
     }
 
+    /// What [`make_roles`](Self::make_roles) would make and grant. Changes nothing, and needs no schema yet.
+    pub async fn plan_roles(&self) -> Result<Vec<RolePlan>, Error> {
+        // The body of the function that make_roles reads the same list from.
+        let rights = include_str!("../sql/roles.sql").split("$$").nth(1).unwrap_or_default();
+        let sql = format!(
+            "SELECT n.name, EXISTS (SELECT FROM pg_roles p WHERE p.rolname = n.name), r.functions, r.tables
+             FROM ({rights}) r (suffix, functions, tables) CROSS JOIN LATERAL (SELECT $1 || '_' || r.suffix) n (name)"
+        );
+        let rows = self.query(&sql, &[(&self.schema.as_str(), Type::TEXT)]).await?;
+        let plan = |row: &Row| {
+            Ok(RolePlan {
+                name: row.try_get(0)?,
+                exists: row.try_get(1)?,
+                execute: row.try_get(2)?,
+                select: row.try_get(3)?,
+            })
+        };
+        rows.iter().map(|row| plan(row).map_err(from_driver)).collect()
+    }
+
+    /// Refuses a schema whose name would need quotes, and a database that cannot hold every text.
+    async fn check_server(&self, client: &Client) -> Result<(), Error> {
+        let encoding = self.check_name(client).await?;
+        if encoding == "UTF8" {
+            return Ok(());
+        }
+        Err(Error::Schema(format!(
+            "the database has the encoding {encoding}, which has not every character; make another one: \
+             CREATE DATABASE name ENCODING 'UTF8' TEMPLATE template0"
+        )))
+    }
+
     /// Refuses a schema whose name would need quotes. Answers the encoding of the database.
-    async fn check_name(&self, client: &tokio_postgres::Client) -> Result<String, Error> {
+    async fn check_name(&self, client: &Client) -> Result<String, Error> {
         let (sql, name) = (include_str!("../sql/server.sql"), self.schema.as_str());
         let rows = client
             .query_typed(sql, &[(&name, Type::TEXT)])
@@ -138,32 +170,45 @@ impl Postgres {
     pub(crate) async fn check_schema(&self) -> Result<(), Error> {
         let client = self.client().await?;
         self.check_name(&client).await?;
-        let sql = self
-            .schema
-            .apply("SELECT version, oldest FROM posthouse.schema_version");
-        let rows = client.query_typed(&sql, &[]).await.map_err(from_driver)?;
-        let (version, oldest): (i32, i32) = match rows.first() {
-            Some(row) => (
-                row.try_get(0).map_err(from_driver)?,
-                row.try_get(1).map_err(from_driver)?,
-            ),
-            None => (0, 0),
-        };
-        if version < SCHEMA_VERSION {
-            return Err(Error::Schema(format!(
-                "the schema has version {version} and this program needs {SCHEMA_VERSION}; run `posthouse migrate`"
-            )));
+        TARGET.check(&self.place(), self.found(&client).await?)
+    }
+
+    /// What to say of an error: when something of the schema is not there, whether the schema has been upgraded since it was
+    /// opened is what matters.
+    pub(crate) async fn told(&self, error: Error) -> Error {
+        match error {
+            Error::Schema(text) => match self.check_schema().await {
+                Err(better @ Error::Schema(_)) => better,
+                _ => Error::Schema(text),
+            },
+            other => other,
         }
-        if oldest > SCHEMA_VERSION {
-            Err(newer(version))
-        } else {
-            Ok(())
+    }
+
+    fn place(&self) -> String {
+        format!("schema {}", self.schema)
+    }
+
+    /// The version of the schema; none when there is no schema.
+    async fn found(&self, client: &Client) -> Result<Option<SchemaVersion>, Error> {
+        match client.query_typed(&self.schema.apply(VERSION), &[]).await {
+            Ok(rows) => version(&rows),
+            // No such schema, or no such table in it.
+            Err(e) if matches!(e.code().map(SqlState::code), Some("3F000" | "42P01")) => Ok(None),
+            Err(e) => Err(from_driver(e)),
         }
     }
 }
 
-fn newer(found: i32) -> Error {
-    Error::Schema(format!(
-        "the schema has version {found} and this program knows {SCHEMA_VERSION} at most; upgrade the program"
-    ))
+const VERSION: &str = "SELECT version, oldest FROM posthouse.schema_version";
+
+fn version(rows: &[Row]) -> Result<Option<SchemaVersion>, Error> {
+    let number = |row: &Row, at: usize| row.try_get::<_, i32>(at).map(i64::from).map_err(from_driver);
+    let version = |row| {
+        Ok(SchemaVersion {
+            version: number(row, 0)?,
+            oldest: number(row, 1)?,
+        })
+    };
+    rows.first().map(version).transpose()
 }

@@ -111,7 +111,8 @@ impl Postgres {
         loop {
             match self.settle_together(batch, group).await {
                 Err(e) if patience.again(&e).await => {}
-                other => return other,
+                Err(e) => return Err(self.told(e).await),
+                answer => return answer,
             }
         }
     }

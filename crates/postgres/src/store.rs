@@ -139,7 +139,8 @@ impl Postgres {
         loop {
             match self.query_once(sql, args).await {
                 Err(e) if patience.again(&e).await => {}
-                other => return other,
+                Err(e) => return Err(self.told(e).await),
+                answer => return answer,
             }
         }
     }
@@ -269,7 +270,10 @@ impl Store for Postgres {
             (&worker, Type::TEXT),
             (&epoch, Type::INT8),
         ];
-        let rows = client.query_typed(&sql, &args).await.map_err(from_driver)?;
+        let rows = match client.query_typed(&sql, &args).await {
+            Ok(rows) => rows,
+            Err(e) => return Err(self.told(from_driver(e)).await),
+        };
         rows.first()
             .map(rows::conflict)
             .unwrap_or_else(|| Err(Error::NotFound(lease.id)))
@@ -277,6 +281,8 @@ impl Store for Postgres {
 
     async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
         relay.check(ttl)?;
+        // The schema may have been upgraded since it was opened.
+        self.check_schema().await?;
         let info = serde_json::to_value(relay).map_err(|e| Error::Internal(e.into()))?;
         let sql = self.schema.apply("SELECT * FROM posthouse.heartbeat($1, $2, $3)");
         let args: Args<'_> = &[

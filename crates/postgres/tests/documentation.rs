@@ -28,9 +28,10 @@ async fn the_examples_of_the_sql_page_print_what_it_says() {
     let page = include_str!("../../../docs/sql.md");
     let languages: Vec<_> = examples(page).into_iter().map(|e| e.language).collect();
     assert!(languages.contains(&"sql".to_owned()) && languages.contains(&"python".to_owned()));
-    let database = print_what_it_says(page).await;
+    print_what_it_says(page).await;
+    // The page's roles; what they owned went with the database.
     let (control, driver) = session().await;
-    let roles = ["producer", "worker", "operator"].map(|role| format!("{database}_{role}"));
+    let roles = ["owner", "producer", "relay", "operator", "viewer"].map(|role| format!("posthouse_{role}"));
     control
         .batch_execute(&format!("DROP ROLE {}", roles.join(", ")))
         .await
@@ -48,8 +49,8 @@ async fn the_examples_of_the_page_about_migrating_print_what_it_says() {
     print_what_it_says(include_str!("../../../docs/migrating.md")).await;
 }
 
-/// Runs a page; answers the name of the database that it had.
-async fn print_what_it_says(page: &str) -> String {
+/// Runs a page, in a database of its own.
+async fn print_what_it_says(page: &str) {
     let (control, driver) = session().await;
     let (database, here) = database(&control).await;
     let examples = examples(page);
@@ -63,15 +64,7 @@ async fn print_what_it_says(page: &str) -> String {
     let blocks: String = examples
         .iter()
         .filter(|e| e.language == "sql")
-        // Roles belong to the whole server, not to this database.
-        .map(|e| {
-            format!(
-                "{}\\echo ====\n",
-                e.code
-                    .replace("ROLE shop_", &format!("ROLE {database}_"))
-                    .replace("TO shop_", &format!("TO {database}_"))
-            )
-        })
+        .map(|e| format!("{}\\echo ====\n", e.code))
         .collect();
     let psql = std::env::var("POSTHOUSE_TEST_PSQL").unwrap_or_else(|_| "psql".to_owned());
     // From the top of the source, as somebody types it who has it.
@@ -103,7 +96,6 @@ async fn print_what_it_says(page: &str) -> String {
         .await
         .unwrap();
     driver.abort();
-    database
 }
 
 /// What the page's worker sends when its first send of three messages of a key fails: after a retry, after a death that blocks the

@@ -39,7 +39,8 @@ pub async fn session() -> (Client, JoinHandle<()>) {
     session_at(&url()).await
 }
 
-async fn session_at(url: &str) -> (Client, JoinHandle<()>) {
+/// The same at another address.
+pub async fn session_at(url: &str) -> (Client, JoinHandle<()>) {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("the test server answers");

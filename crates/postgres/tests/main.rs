@@ -18,6 +18,7 @@ mod schema;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
+mod upgrade;
 mod wake;
 
 /// The same through PgBouncer in transaction mode.

@@ -103,6 +103,28 @@ async fn usable(client: &Client, schema: &str, role: &str) -> BTreeSet<String> {
     usable
 }
 
+/// What the page of the contract lists for each role is what a dry run tells, and so what is granted.
+#[tokio::test]
+async fn the_page_lists_what_each_role_is_granted() {
+    let fx = PostgresFixture::new().await;
+    let page = include_str!("../../../docs/sql.md");
+    let words = |cell: &str| -> Vec<String> {
+        let words = cell.split(", ").map(|word| word.trim().trim_matches('`').to_owned());
+        words.filter(|word| !word.is_empty()).collect()
+    };
+    for role in fx.open().await.plan_roles().await.unwrap() {
+        let suffix = role.name.strip_prefix(&format!("{}_", fx.schema)).unwrap();
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("| `posthouse_{suffix}` | ")))
+            .unwrap();
+        let (execute, select) = line.trim_end_matches('|').split_once('|').unwrap();
+        if suffix != "owner" {
+            assert_eq!((role.execute, role.select), (words(execute), words(select)), "{suffix}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_role_can_do_its_work_and_nothing_else() {
     let fx = PostgresFixture::new().await;

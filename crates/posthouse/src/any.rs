@@ -1,6 +1,6 @@
 //! A store that is chosen at run time, by its URL: for tools and for configuration.
 
-use posthouse_core::{Admin, Enqueued, Error, Message, Store};
+use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, Upgrade};
 #[cfg(feature = "postgres")]
 use posthouse_postgres::{Options, Postgres, Schema};
 #[cfg(feature = "sqlite")]
@@ -54,13 +54,25 @@ impl AnyStore {
     }
 
     /// Makes the schema in the store that this URL names, or brings it up to date. Creates a SQLite file that is not
-    /// there.
-    pub async fn migrate(url: &str) -> Result<(), Error> {
+    /// there. Answers what it did.
+    pub async fn migrate(url: &str) -> Result<Upgrade, Error> {
         match StoreUrl::parse(url)? {
             #[cfg(feature = "postgres")]
-            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.migrate().await.map(drop),
+            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.migrate().await,
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite { path } => blocking(|| Sqlite::migrate(path)).await,
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            other => Err(not_built(&other)),
+        }
+    }
+
+    /// What [`migrate`](Self::migrate) would do. Changes nothing, and creates no file.
+    pub async fn plan_migration(url: &str) -> Result<Upgrade, Error> {
+        match StoreUrl::parse(url)? {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.plan_migration().await,
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite { path } => blocking(|| Sqlite::plan_migration(path)).await,
             #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
             other => Err(not_built(&other)),
         }
@@ -72,11 +84,19 @@ impl AnyStore {
             #[cfg(feature = "postgres")]
             StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.make_roles().await,
             #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite { .. } => Err(posthouse_core::Invalid::new(
-                "roles",
-                "a SQLite file has none; its permissions are the file's",
-            )
-            .into()),
+            StoreUrl::Sqlite { .. } => Err(no_roles()),
+            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            other => Err(not_built(&other)),
+        }
+    }
+
+    /// What [`make_roles`](Self::make_roles) would make and grant. Changes nothing, and needs no schema yet.
+    pub async fn plan_roles(url: &str) -> Result<Vec<RolePlan>, Error> {
+        match StoreUrl::parse(url)? {
+            #[cfg(feature = "postgres")]
+            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.plan_roles().await,
+            #[cfg(feature = "sqlite")]
+            StoreUrl::Sqlite { .. } => Err(no_roles()),
             #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
             other => Err(not_built(&other)),
         }
@@ -121,6 +141,11 @@ fn options(schema: Option<String>) -> Result<Options, Error> {
         schema,
         ..Options::default()
     })
+}
+
+#[cfg(feature = "sqlite")]
+fn no_roles() -> Error {
+    posthouse_core::Invalid::new("roles", "a SQLite file has none; its permissions are the file's").into()
 }
 
 /// Opening a file waits for the disk, and for whoever has the file; not on the runtime's own thread.

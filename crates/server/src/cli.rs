@@ -95,10 +95,22 @@ pub enum Command {
     /// Enqueue a message, in a transaction of its own
     Enqueue(Enqueue),
     /// Look at messages, and decide about those that wait
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse messages list --state pending
+  posthouse messages explain 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10"
+    )]
     Messages(Messages),
     /// Look at dead letters, and decide about them
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse dead list --code http_503
+  posthouse dead replay --code http_503 --dry-run"
+    )]
     Dead(Dead),
     /// Take back leases that ran out
     Repair(Repair),
@@ -107,9 +119,21 @@ pub enum Command {
     /// Who did what by hand, and which workers lost their leases
     Audit(Audit),
     /// How many messages there are, and how old the oldest is
+    #[command(after_help = "\
+Examples:
+  posthouse stats
+  posthouse stats --json | jq .messages.dead.value
+
+What is beyond ten thousand is an estimate, and says so.")]
     Stats,
     /// Look at destinations, and stop or start sending to them
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse destinations list
+  posthouse destinations pause https://shop.example/hooks --reason 'maintenance until six'"
+    )]
     Destinations(Destinations),
 }
 
@@ -129,13 +153,20 @@ pub struct Demo {
 Examples:
   posthouse migrate                                     creates posthouse.db
   posthouse --store postgres://me@localhost/shop migrate
-  posthouse migrate --check                             exits with 1 when there is something to do")]
+  posthouse migrate --dry-run                           what it would do
+  posthouse migrate --check                             exits with 1 when there is something to do
+  posthouse migrate --roles --dry-run                   which roles it would make, and what each may
+
+A program and a schema of different versions: see docs/operating.md.")]
 pub struct Migrate {
-    /// Change nothing; succeed only if the schema is up to date
-    #[arg(long)]
+    /// Change nothing; succeed only if the schema is one that this program can work with
+    #[arg(long, conflicts_with_all = ["dry_run", "roles"])]
     pub check: bool,
+    /// Change nothing; tell what would be done
+    #[arg(long)]
+    pub dry_run: bool,
     /// Make the roles too: owner, producer, relay, operator and viewer (PostgreSQL)
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long)]
     pub roles: bool,
 }
 
@@ -216,6 +247,10 @@ pub enum Messages {
     /// Show one message with everything that happened to it; never its payload
     Show(Show),
     /// Tell why a message is not delivered, and what to do about it
+    #[command(after_help = "\
+Examples:
+  posthouse messages explain 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10
+  posthouse messages explain 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json | jq -r .causes[].cause")]
     Explain(Show),
     /// Give up a message that waits or is quarantined; its order key goes on
     Cancel(Verb),
@@ -282,7 +317,6 @@ pub struct PageArgs {
 #[command(after_help = "\
 Examples:
   posthouse messages show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10
-  posthouse messages explain 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10
   posthouse messages show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json | jq .attempts")]
 pub struct Show {
     /// The message
@@ -341,12 +375,25 @@ pub enum Dead {
     /// List dead letters, newest first
     List(DeadList),
     /// Show one with everything that happened to it; never its payload
+    #[command(after_help = "\
+Example:
+  posthouse dead show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10")]
     Show(Show),
     /// Send dead or quarantined messages round again, by id or by filter
     Replay(Replay),
     /// Hold messages until somebody decides about them
+    #[command(after_help = "\
+Example:
+  posthouse dead quarantine 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'ask billing first'
+
+Then: posthouse dead list --quarantined; replay, resolve, cancel or discard it.")]
     Quarantine(Verb),
     /// Remove dead or quarantined messages with their evidence; the audit remembers
+    #[command(after_help = "\
+Example:
+  posthouse dead discard 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'a test'
+
+It cannot be undone.")]
     Discard(Verb),
 }
 
@@ -471,10 +518,16 @@ pub struct Audit {
 #[derive(Debug, Subcommand)]
 pub enum Destinations {
     /// List the destinations that relays send to, and those that are paused
+    #[command(after_help = "\
+Example:
+  posthouse destinations list --json | jq -r 'select(.breaker != \"closed\").name'")]
     List,
     /// Stop all relays from sending to a destination; its messages wait
     Pause(Switch),
-    /// Let them go on
+    /// Let all relays send to a destination again
+    #[command(after_help = "\
+Example:
+  posthouse destinations resume https://shop.example/hooks")]
     Resume(Switch),
 }
 

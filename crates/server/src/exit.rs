@@ -1,6 +1,9 @@
 //! How a command ends: an exit code that scripts can rely on, and for people what went wrong and what to do next.
 
-use posthouse::{Code, Error, Invalid};
+use posthouse::{
+    Code, Error, Invalid, State,
+    schema::{MIGRATE, UPGRADE},
+};
 use std::{io, process::ExitCode};
 
 /// The exit codes. They are part of the interface.
@@ -52,6 +55,25 @@ impl Failure {
             message: message.into(),
             help: None,
             retryable: false,
+        }
+    }
+
+    /// Something in bulk was asked for without a word that says it is meant; nothing was changed.
+    pub fn not_confirmed(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Usage,
+            code: Code::ValidationFailed.as_str(),
+            ..Self::new(message)
+        }
+    }
+
+    /// A destination is not there for now: the same command may do the rest later.
+    pub fn stopped(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Unavailable,
+            code: Code::Unavailable.as_str(),
+            retryable: true,
+            ..Self::new(message)
         }
     }
 
@@ -122,8 +144,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-const MIGRATE: &str = "run `posthouse migrate`";
-
 /// What to say, and what to do about it.
 fn next_step(error: &Error) -> (String, Option<String>) {
     let text = error.to_string();
@@ -135,20 +155,31 @@ fn next_step(error: &Error) -> (String, Option<String>) {
         Error::DedupeConflict { existing, .. } => Some(format!(
             "choose another --dedupe, or accept the other with --keep; look at it: posthouse messages show {existing}"
         )),
+        Error::IllegalState { id, state, .. } => Some(match state {
+            State::Leased => format!(
+                "wait until it has ended, or ask who holds it: posthouse messages explain {id} (posthouse repair takes back what ran out)"
+            ),
+            _ => format!("see what happened to it: posthouse messages show {id}"),
+        }),
         Error::NotFound(_) => Some("see what there is: posthouse messages list".to_owned()),
         Error::Contention(_) => Some("the database is busy; try again".to_owned()),
         Error::Timeout(_) | Error::Unavailable(_) => {
             Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
         }
         Error::Denied(_) => {
-            Some("connect as a role that may, or let the owner of the schema grant it: see docs/sql.md".to_owned())
+            Some("connect as a role that may, or let the owner of the schema grant it one (posthouse migrate --roles): see docs/sql.md".to_owned())
         }
         // The stores end such a text with what to do; here that has a line of its own.
         Error::Schema(_) => {
-            if let Some(problem) = text.strip_suffix(&format!("; {MIGRATE}")) {
-                return (problem.to_owned(), Some(format!("{MIGRATE} with the same --store")));
-            }
-            None
+            let steps = [
+                (MIGRATE, " with the same --store"),
+                (UPGRADE, " (posthouse --version tells which it is)"),
+            ];
+            let said = |(step, more): &(&str, &str)| {
+                let problem = text.strip_suffix(step)?.strip_suffix("; ")?;
+                Some((problem.to_owned(), Some(format!("{step}{more}"))))
+            };
+            return steps.iter().find_map(said).unwrap_or((text, None));
         }
         _ => None,
     };

@@ -9,6 +9,7 @@ use std::{
     io::{self, IsTerminal, Write},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::{
     cli::{Color, Global},
@@ -91,10 +92,12 @@ impl Output {
             let Failure {
                 code,
                 message,
+                help,
                 retryable,
                 ..
             } = failure;
-            return say(&json!({"error": {"code": code, "message": message, "retryable": retryable}}).to_string());
+            let error = json!({"code": code, "message": message, "help": help, "retryable": retryable});
+            return say(&json!({ "error": error }).to_string());
         }
         let mark = paint(self.notes_in_color, Paint::Red, "error:");
         say(&format!("{mark} {}", visible(&failure.message)));
@@ -127,7 +130,7 @@ impl Output {
         for (at, column) in table.column_iter_mut().enumerate() {
             column.set_constraint(match at < last {
                 true => ColumnConstraint::ContentWidth,
-                false => ColumnConstraint::LowerBoundary(Width::Fixed(16)),
+                false => ColumnConstraint::LowerBoundary(Width::Fixed(32)),
             });
         }
         self.render(table)
@@ -223,14 +226,29 @@ pub fn visible(text: &str) -> String {
     })
 }
 
-/// The same, cut to a number of characters.
-pub fn cut(text: &str, chars: usize) -> String {
+/// The same, cut to a number of columns of the terminal; some characters take two.
+pub fn cut(text: &str, columns: usize) -> String {
     let shown = visible(text);
-    if shown.chars().count() <= chars {
+    if shown.width() <= columns {
         return shown;
     }
-    let head: String = shown.chars().take(chars.saturating_sub(1)).collect();
+    let mut left = columns.saturating_sub(1);
+    let fits = |c: &char| {
+        let rest = left.checked_sub(c.width().unwrap_or(0));
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    let head: String = shown.chars().take_while(fits).collect();
     format!("{head}…")
+}
+
+/// The same, or a dash for nothing.
+pub fn cut_or_dash(text: &str, columns: usize) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        cut(text, columns)
+    }
 }
 
 /// The time, to tell ages by. The store's clock is what everything is judged by; this one is for reading only.
@@ -296,6 +314,9 @@ mod tests {
     fn long_text_is_cut_at_a_character() {
         assert_eq!(cut("größer", 4), "grö…");
         assert_eq!(cut("größer", 6), "größer");
+        assert_eq!(cut("注文注文", 8), "注文注文");
+        assert_eq!(cut("注文注文", 7), "注文注…");
+        assert_eq!(cut("注文注文", 6), "注文…");
     }
 
     #[test]

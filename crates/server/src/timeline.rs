@@ -7,6 +7,9 @@ use crate::output::{Output, cut, took, visible};
 /// The most lines of the audit that are looked at for one message.
 const AUDIT_LINES: u32 = 1000;
 
+/// A table tells this much of a text; `--json` has the whole.
+pub const DETAIL: usize = 160;
+
 /// The history of one message, oldest first.
 pub struct Timeline {
     /// What the relay did.
@@ -52,7 +55,7 @@ fn attempt_line(attempt: &Attempt) -> Vec<String> {
         .into_iter()
         .flatten()
         .filter(|text| *text != outcome)
-        .map(|text| visible(text))
+        .map(String::as_str)
         .collect();
     vec![
         attempt.finished_at.to_string(),
@@ -62,7 +65,7 @@ fn attempt_line(attempt: &Attempt) -> Vec<String> {
         attempt.epoch.to_string(),
         cut(&attempt.worker, 24),
         took(attempt.finished_at.since(attempt.started_at)),
-        detail.join(": "),
+        cut(&detail.join(": "), DETAIL),
     ]
 }
 
@@ -73,7 +76,7 @@ fn audit_line(entry: &AuditEntry) -> Vec<String> {
         &entry.action
     };
     let none = String::new;
-    let (actor, detail) = (cut(&entry.actor, 24), visible(&entry.detail));
+    let (actor, detail) = (cut(&entry.actor, 24), cut(&entry.detail, DETAIL));
     vec![
         entry.at.to_string(),
         visible(what),

@@ -4,8 +4,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod demo;
+mod migrate;
+mod operating;
 mod operators;
 mod refusals;
 mod round_trip;
+mod screens;
+mod story;
 mod streams;
 mod support;

@@ -12,14 +12,23 @@ fn migrate_makes_the_schema_once_and_check_tells() {
             missing.failed_with(1).contains("help: run `posthouse migrate`"),
             "{missing:?}"
         );
-        assert_eq!(place.run(&["migrate"]).stderr, "The schema is ready.\n");
-        assert_eq!(place.run(&["migrate"]).stderr, "The schema is up to date.\n");
+        assert!(
+            place
+                .run(&["migrate"])
+                .stderr
+                .starts_with("The schema is ready: version ")
+        );
+        assert!(
+            place
+                .run(&["migrate"])
+                .stderr
+                .starts_with("The schema is up to date: version ")
+        );
         assert_eq!(place.run(&["migrate", "--check"]).ok(), "");
         let told = place.run(&["migrate", "--json", "--quiet"]);
-        assert_eq!(
-            (told.ok(), &*told.stderr),
-            ("{\"changed\":false,\"roles\":[],\"schema\":\"current\"}\n", "")
-        );
+        assert_eq!(told.stderr, "");
+        let told = told.json().remove(0);
+        assert_eq!((&told["schema"], &told["changed"]), (&"current".into(), &false.into()));
     }
 }
 

@@ -117,6 +117,31 @@ impl Place {
         }
     }
 
+    pub fn is_sqlite(&self) -> bool {
+        matches!(self.kind, Kind::Sqlite(_))
+    }
+
+    /// The name of its schema.
+    pub fn schema(&self) -> &str {
+        match &self.kind {
+            Kind::Sqlite(_) => panic!("a file has no schema"),
+            Kind::Postgres { schema, .. } => schema,
+        }
+    }
+
+    /// Runs statements in the store itself; those for PostgreSQL are written for the schema `posthouse`.
+    pub fn sql(&self, statements: &str) {
+        match &self.kind {
+            Kind::Sqlite(folder) => {
+                let db = rusqlite::Connection::open(folder.path().join("test.db")).unwrap();
+                db.execute_batch(statements).unwrap();
+            }
+            Kind::Postgres { server, schema } => {
+                sql(server, &statements.replace("posthouse.", &format!("{schema}.")));
+            }
+        }
+    }
+
     /// Runs the program on this store.
     pub fn run(&self, args: &[&str]) -> Run {
         posthouse()

@@ -1,6 +1,6 @@
 //! Opening a database file, and waiting for its one writer.
 
-use posthouse_core::Error;
+use posthouse_core::{Error, schema::MIGRATE};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, config::DbConfig};
 use std::{
     path::Path,
@@ -9,7 +9,7 @@ use std::{
 };
 use uuid::Uuid;
 
-use crate::error::{MIGRATE, is_busy, of_file, plain};
+use crate::error::{is_busy, of_file, plain};
 
 /// Every statement of this crate, with room: a statement is prepared once for each connection.
 const STATEMENTS: usize = 128;
@@ -20,15 +20,24 @@ const LONGEST_WAIT: Duration = Duration::from_millis(5);
 
 /// Opens an existing file.
 pub(crate) fn open(path: &Path, busy: Duration) -> Result<Connection, Error> {
-    if !path.exists()
-        && path
-            .parent()
-            .is_none_or(|parent| parent.as_os_str().is_empty() || parent.is_dir())
-    {
+    if is_missing(path) {
         let shown = path.display();
         return Err(Error::Schema(format!("there is no database {shown}; {MIGRATE}")));
     }
     connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy)
+}
+
+/// Whether there is no such file, in a directory that is there.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    let in_place = |parent: &Path| parent.as_os_str().is_empty() || parent.is_dir();
+    !path.exists() && path.parent().is_none_or(in_place)
+}
+
+/// Opens an existing file to look at it as it is: nothing is configured, so nothing in it changes.
+pub(crate) fn look(path: &Path, busy: Duration) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(path, flags).and_then(|db| db.busy_timeout(busy).map(|()| db));
+    opened.map_err(|error| of_file(path, error))
 }
 
 /// Opens a file, and creates it if it is not there. Its directory must be.

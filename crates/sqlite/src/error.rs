@@ -1,11 +1,8 @@
 //! What SQLite says, by what the caller can do about it.
 
-use posthouse_core::{BoxError, Error};
+use posthouse_core::{BoxError, Error, schema::MIGRATE};
 use rusqlite::{Error as Sqlite, ErrorCode, ffi};
 use std::path::Path;
-
-/// What is told to somebody whose file has no schema, or an old one.
-pub(crate) const MIGRATE: &str = "run `posthouse migrate`";
 
 /// The meaning of an error of a statement: SQLite's code (plain or extended) and text.
 ///

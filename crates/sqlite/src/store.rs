@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Pause, Relay, Renewal,
-    Settlement, Store, Verdict, Wake, lease::check_lease, text::excerpt,
+    Settlement, Store, Upgrade, Verdict, Wake, lease::check_lease, text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::{
@@ -27,6 +27,9 @@ use crate::{
 
 const EXPIRED: &str = include_str!("../sql/expired.sql");
 const CONFLICT: &str = include_str!("../sql/conflict.sql");
+
+/// Nobody waits for a relay here; but another migration may take its time.
+const MIGRATION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A store in a SQLite file. A clone is the same handle; another process, or another call of [`Sqlite::open`], has a
 /// handle of its own.
@@ -72,10 +75,14 @@ impl Sqlite {
     }
 
     /// Creates the database if it is not there, and brings its schema up to date. Safe to call at any time, also by
-    /// several processes at once.
-    pub fn migrate(path: impl AsRef<Path>) -> Result<(), Error> {
-        // Nobody waits for a relay here; but another migration may take its time.
-        migrate::migrate(path.as_ref(), Duration::from_secs(30))
+    /// several processes at once. Answers what it did.
+    pub fn migrate(path: impl AsRef<Path>) -> Result<Upgrade, Error> {
+        migrate::migrate(path.as_ref(), MIGRATION_PATIENCE)
+    }
+
+    /// What [`migrate`](Self::migrate) would do. Changes nothing, and creates no file.
+    pub fn plan_migration(path: impl AsRef<Path>) -> Result<Upgrade, Error> {
+        migrate::plan(path.as_ref(), MIGRATION_PATIENCE)
     }
 
     /// The verbs for an application's own transactions, with the options of this store.
@@ -122,6 +129,7 @@ impl Sqlite {
         let inner = self.inner.clone();
         blocking(move || {
             let reader = inner.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            migrate::still_fits(&inner.path, &reader)?;
             work(&reader).map_err(|error| of_file(&inner.path, error))
         })
         .await
@@ -133,7 +141,12 @@ impl Sqlite {
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let inner = self.inner.clone();
-        blocking(move || work(&connect::open(&inner.path, inner.options.busy_timeout)?)).await
+        blocking(move || {
+            let db = connect::open(&inner.path, inner.options.busy_timeout)?;
+            migrate::still_fits(&inner.path, &db)?;
+            work(&db)
+        })
+        .await
     }
 }
 
@@ -145,6 +158,8 @@ impl Inner {
     fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = connect::begin(&mut writer, self.options.busy_timeout)?;
+        // Under the write lock, so that no newer schema can come in between.
+        migrate::still_fits(&self.path, &tx)?;
         let answer = work(&tx)?;
         tx.commit().map_err(|error| of_file(&self.path, error))?;
         Ok(answer)

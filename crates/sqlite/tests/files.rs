@@ -92,45 +92,13 @@ fn a_directory_that_is_not_there_is_named() {
     let (_dir, path) = dir();
     let missing = path.join("outbox.db");
     unavailable(Sqlite::open(&missing).map(drop), &missing);
-    unavailable(Sqlite::migrate(&missing), &missing);
+    unavailable(Sqlite::migrate(&missing).map(drop), &missing);
 }
 
 #[test]
 fn a_directory_in_place_of_a_file_is_refused() {
     let dir = TempDir::new().unwrap();
     unavailable(Sqlite::open(dir.path()).map(drop), dir.path());
-}
-
-#[test]
-fn a_newer_schema_is_refused_with_what_to_do() {
-    let (_dir, path) = dir();
-    Sqlite::migrate(&path).unwrap();
-    let set = |sql| Connection::open(&path).unwrap().execute(sql, []).unwrap();
-    set("UPDATE posthouse_schema SET version = 1000");
-    Sqlite::open(&path).expect("a newer schema that older programs can work with is welcome");
-    Sqlite::migrate(&path).unwrap();
-    set("UPDATE posthouse_schema SET oldest = 1000");
-    let text = schema_error(Sqlite::open(&path), &path);
-    assert!(
-        text.contains("version 1000") && text.contains("upgrade this program"),
-        "{text}"
-    );
-    assert!(matches!(Sqlite::migrate(&path), Err(Error::Schema(_))));
-}
-
-#[test]
-fn an_older_schema_asks_for_a_migration() {
-    let (_dir, path) = dir();
-    Sqlite::migrate(&path).unwrap();
-    Connection::open(&path)
-        .unwrap()
-        .execute("UPDATE posthouse_schema SET version = 1", [])
-        .unwrap();
-    let text = schema_error(Sqlite::open(&path), &path);
-    assert!(
-        text.contains("has version 1") && text.contains("run `posthouse migrate`"),
-        "{text}"
-    );
 }
 
 #[tokio::test]

@@ -14,5 +14,6 @@ mod ranges;
 mod scale;
 mod sources;
 mod transactions;
+mod upgrade;
 
 posthouse_testkit::conformance!(crate::fixture::fresh);

@@ -136,7 +136,9 @@ fn many_migrators_at_once_all_succeed() {
             std::thread::spawn(move || Sqlite::migrate(path))
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| drop(thread.join().unwrap().unwrap()));
     children.into_iter().for_each(|child| drop(told(child)));
     let versions: i64 = Connection::open(&path)
         .unwrap()

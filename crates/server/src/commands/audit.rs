@@ -5,7 +5,8 @@ use posthouse::{AnyStore, AuditEntry, AuditFilter};
 use crate::{
     cli::Audit,
     exit::Failure,
-    output::{Output, visible},
+    output::{Output, cut, visible},
+    timeline::DETAIL,
 };
 
 /// `audit`
@@ -39,9 +40,9 @@ fn row(line: &AuditEntry) -> Vec<String> {
     let on = line.id.map(|id| id.to_string()).or_else(|| line.destination.clone());
     vec![
         line.at.to_string(),
-        line.action.clone(),
-        visible(&line.actor),
-        visible(&on.unwrap_or_default()),
-        visible(&line.detail),
+        visible(&line.action),
+        cut(&line.actor, 24),
+        cut(&on.unwrap_or_default(), 48),
+        cut(&line.detail, DETAIL),
     ]
 }

@@ -12,7 +12,7 @@ use std::{
 use super::messages;
 use crate::{
     cli::{Dead, DeadList, Replay},
-    exit::{Exit, Failure},
+    exit::Failure,
     output::{Output, visible},
 };
 
@@ -83,13 +83,14 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
             out.data(&told(&preview, out))
         };
     }
+    if !args.yes && preview.count.value == 0 {
+        out.note("No message matches; there is nothing to replay.");
+        return Ok(());
+    }
     if !args.yes {
         let (n, what) = (number(&preview), "nothing was changed");
-        return Err(Failure {
-            exit: Exit::Usage,
-            ..Failure::new(format!("this would replay {n}; {what}"))
-        }
-        .help("look at them with --dry-run, then say --yes"));
+        return Err(Failure::not_confirmed(format!("this would replay {n}; {what}"))
+            .help("look at them with --dry-run, then add --yes"));
     }
     let mut last = Instant::now();
     let progress = |done: &Replayed| {
@@ -111,7 +112,7 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
         out.data(&format!("{} replayed{moved}", done.replayed))?;
     }
     match done.stopped {
-        Some(cause) => Err(Failure::new(format!("stopped before the end: {cause}"))
+        Some(cause) => Err(Failure::stopped(format!("stopped before the end: {cause}"))
             .help("what was replayed stays replayed; run it again for the rest")),
         None => Ok(()),
     }

@@ -6,7 +6,8 @@ use serde_json::json;
 use crate::{
     cli::Destinations,
     exit::Failure,
-    output::{Output, now, relative, visible},
+    output::{Output, cut, cut_or_dash, now, relative, visible},
+    timeline::DETAIL,
 };
 
 /// `destinations ...`
@@ -30,7 +31,7 @@ pub async fn run(asked: &Destinations, store: &str, out: &Output) -> Result<(), 
             let known = admin.destinations().await?.iter().any(|d| d.name == *name);
             admin.pause(name, &args.who.actor, &args.who.reason).await?;
             if !known {
-                out.note("No relay that is running sends to a destination of that name; check its spelling.");
+                out.note("No relay that is running sends to a destination of that name; check its spelling: posthouse destinations list");
             }
             said(out, name, "paused")
         }
@@ -62,11 +63,16 @@ fn row(one: &DestinationView) -> Vec<String> {
         },
     );
     let limited = if one.limited { ", at its limit" } else { "" };
+    // Nobody who sends to it, nobody who knows how it is.
+    let breaker = match one.relays {
+        0 => "-".to_owned(),
+        _ => format!("{}{limited}", one.breaker.as_str().replace('_', " ")),
+    };
     vec![
-        visible(&one.name),
-        format!("{}{limited}", one.breaker.as_str()),
+        cut(&one.name, 48),
+        breaker,
         one.relays.to_string(),
-        visible(&one.topics.join(" ")),
-        visible(&paused),
+        cut_or_dash(&one.topics.join(" "), 48),
+        cut(&paused, DETAIL),
     ]
 }

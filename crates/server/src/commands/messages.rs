@@ -15,7 +15,7 @@ use std::{
 use crate::{
     cli::{Messages, PageArgs, Show, Verb, Which, Who},
     exit::Failure,
-    output::{Output, Paint, cut, now, relative, size, visible},
+    output::{Output, Paint, cut, cut_or_dash, now, relative, size, visible},
     timeline::Timeline,
 };
 
@@ -90,7 +90,10 @@ pub async fn list(mut filter: Filter, patience: Duration, store: &str, out: &Out
     };
     out.progress("");
     if messages.is_empty() {
-        out.note("No messages.");
+        out.note(&match filter.state {
+            Some(state) => format!("No {state} messages."),
+            None => "No messages.".to_owned(),
+        });
     } else if out.json {
         messages.iter().try_for_each(|message| out.document(message))?;
     } else {
@@ -228,8 +231,10 @@ pub fn table(messages: &[MessageView], out: &Output) -> String {
         Some(Column("STATE", |m, _| m.state.to_string())),
         Some(Column("TOPIC", |m, _| cut(&m.topic, 32))),
         any(|m| m.namespace != Message::DEFAULT_NAMESPACE).then_some(Column("NAMESPACE", |m, _| cut(&m.namespace, 16))),
-        any(|m| !m.tenant.is_empty()).then_some(Column("TENANT", |m, _| cut(&m.tenant, 16))),
-        any(|m| m.order_key.is_some()).then_some(Column("KEY", |m, _| cut(m.order_key.as_deref().unwrap_or("-"), 20))),
+        any(|m| !m.tenant.is_empty()).then_some(Column("TENANT", |m, _| cut_or_dash(&m.tenant, 16))),
+        any(|m| m.order_key.is_some()).then_some(Column("KEY", |m, _| {
+            cut_or_dash(m.order_key.as_deref().unwrap_or_default(), 20)
+        })),
         Some(Column("ATTEMPTS", |m, _| format!("{}/{}", m.attempts, m.max_attempts))),
         Some(Column("CREATED", |m, now| relative(m.created_at, now))),
         Some(Column("DETAIL", |m, now| cut(&standing(m, now), 60))),

@@ -1,38 +1,42 @@
-//! `posthouse migrate`: makes the schema, brings it up to date, or says whether that is needed.
+//! `posthouse migrate`: makes the schema, brings it up to date, or says what that would take.
 
-use posthouse::{AnyStore, Error};
+use posthouse::{AnyStore, Fit, RolePlan, SchemaVersion, Upgrade};
 use serde_json::json;
 
-use crate::{cli::Migrate, exit::Failure, output::Output};
+use crate::{
+    cli::Migrate,
+    exit::Failure,
+    output::{Output, visible},
+};
 
 /// Runs the command.
 pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failure> {
-    // Opening refuses a schema that is not up to date, and says how it is not.
-    let behind = match AnyStore::open(store).await {
-        Ok(_) => None,
-        Err(Error::Schema(problem)) => Some(problem),
-        Err(other) => return Err(other.into()),
-    };
-    if let (true, Some(problem)) = (args.check, &behind) {
-        return Err(Error::Schema(problem.clone()).into());
+    if args.check {
+        return check(store, out).await;
     }
-    if !args.check {
-        // Also when nothing is behind: the SQL functions are applied whole, whatever was done to them meanwhile.
-        AnyStore::migrate(store).await?;
-    }
-    let roles = if args.roles {
-        AnyStore::make_roles(store).await?
-    } else {
-        Vec::new()
+    // Asked for first: where there can be no roles, nothing is to be changed.
+    let roles = match args.roles {
+        true => AnyStore::plan_roles(store).await?,
+        false => Vec::new(),
     };
-    let changed = behind.is_some();
-    out.note(if changed {
-        "The schema is ready."
-    } else {
-        "The schema is up to date."
+    if args.dry_run {
+        return tell(&AnyStore::plan_migration(store).await?, &roles, out);
+    }
+    let done = AnyStore::migrate(store).await?;
+    let roles = match args.roles {
+        true => AnyStore::make_roles(store).await?,
+        false => Vec::new(),
+    };
+    out.note(&match done.fit {
+        Fit::Absent | Fit::Older => format!("The schema is ready: version {}.", done.target.version),
+        Fit::Current => format!("The schema is up to date: version {}.", done.target.version),
+        Fit::Newer => format!("{}; it was left as it is.", newer(done.target)),
     });
     if out.json {
-        return out.document(&json!({ "schema": "current", "changed": changed, "roles": roles }));
+        let mut document = facts(&done);
+        document["changed"] = matches!(done.fit, Fit::Absent | Fit::Older).into();
+        document["roles"] = json!(roles);
+        return out.document(&document);
     }
     for role in &roles {
         out.data(role)?;
@@ -41,4 +45,111 @@ pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failur
         out.note("Nobody can log in as one of these: GRANT them to those who can.");
     }
     Ok(())
+}
+
+/// `migrate --check`: opening refuses a schema that this program cannot work with, and says how it is not.
+async fn check(store: &str, out: &Output) -> Result<(), Failure> {
+    AnyStore::open(store).await?;
+    let found = AnyStore::plan_migration(store).await?;
+    out.note(&match found.fit {
+        Fit::Newer => format!("{}.", newer(found.target)),
+        _ => format!("The schema is up to date: version {}.", found.target.version),
+    });
+    if out.json {
+        out.document(&facts(&found))?;
+    }
+    Ok(())
+}
+
+fn newer(SchemaVersion { version, oldest }: SchemaVersion) -> String {
+    format!("The schema has version {version}, newer than this program, and admits programs from version {oldest} on")
+}
+
+/// What programs are told of a migration: how the schema stood before it, and what there is to do.
+fn facts(upgrade: &Upgrade) -> serde_json::Value {
+    json!({
+        "schema": upgrade.fit.as_str(),
+        "from": upgrade.found.map(|found| found.version),
+        "to": upgrade.target.version,
+        "oldest": upgrade.target.oldest,
+        "migrations": upgrade.migrations,
+        "functions": upgrade.functions,
+    })
+}
+
+/// `migrate --dry-run`
+fn tell(plan: &Upgrade, roles: &[RolePlan], out: &Output) -> Result<(), Failure> {
+    if out.json {
+        let mut document = facts(plan);
+        document["roles"] = json!(roles);
+        return out.document(&document);
+    }
+    let steps: Vec<_> = steps(plan).into_iter().chain(grants(roles)).collect();
+    if !steps.is_empty() {
+        let items = steps
+            .into_iter()
+            .map(|(word, what)| vec![word.to_owned(), visible(&what)]);
+        out.data(&out.broken_table(&["STEP", "WHAT"], items.collect()))?;
+    }
+    let version = plan.target.version;
+    out.note(&match plan.fit {
+        Fit::Absent => format!("There is no schema yet; it would be made at version {version}. Nothing was changed."),
+        Fit::Older => {
+            let from = plan.found.map_or(0, |found| found.version);
+            format!("The schema would go from version {from} to {version}. Nothing was changed.")
+        }
+        Fit::Current => format!("The schema is up to date: version {version}. Nothing was changed."),
+        Fit::Newer => format!(
+            "{}; a migration would leave it as it is. Nothing was changed.",
+            newer(plan.target)
+        ),
+    });
+    Ok(())
+}
+
+/// What a migration would do, as verb and object.
+fn steps(plan: &Upgrade) -> Vec<(&'static str, String)> {
+    let mut steps = Vec::new();
+    if plan.fit == Fit::Absent {
+        steps.push(("create", plan.place.clone()));
+    }
+    for migration in &plan.migrations {
+        steps.push(("run", format!("migration {}: {}", migration.version, migration.name)));
+    }
+    if plan.functions > 0 {
+        steps.push((
+            "apply",
+            format!("the functions and views, whole ({} files)", plan.functions),
+        ));
+    }
+    if !plan.migrations.is_empty() {
+        let SchemaVersion { version, oldest } = plan.target;
+        steps.push((
+            "set",
+            format!("version {version}, for programs that know version {oldest} or later"),
+        ));
+    }
+    steps
+}
+
+/// What making the roles would do.
+fn grants(roles: &[RolePlan]) -> Vec<(&'static str, String)> {
+    let mut steps = Vec::new();
+    for role in roles {
+        let RolePlan { name, exists, .. } = role;
+        steps.push((if *exists { "keep" } else { "create" }, format!("role {name}")));
+        for (right, what) in [("EXECUTE", &role.execute), ("SELECT", &role.select)] {
+            if !what.is_empty() {
+                steps.push(("grant", format!("{right} on {} to {name}", what.join(", "))));
+            }
+        }
+    }
+    // The first of them owns, the others are allowed.
+    if let Some(owner) = roles.first() {
+        steps.push((
+            "own",
+            format!("everything in the schema would belong to {}, and you to it", owner.name),
+        ));
+    }
+    steps
 }

@@ -1,12 +1,12 @@
 //! `posthouse stats`: how much there is of everything.
 
-use posthouse::{AnyStore, Count, Counts, DestinationView, RelayView, Timestamp};
+use posthouse::{AnyStore, Breaker, Count, Counts, DestinationView, RelayView, Timestamp};
 use serde::Serialize;
 use std::fmt::Write as _;
 
 use crate::{
     exit::Failure,
-    output::{Output, Paint, relative},
+    output::{Output, Paint, cut, relative},
 };
 
 /// What `stats --json` writes.
@@ -32,7 +32,23 @@ pub async fn run(store: &str, out: &Output) -> Result<(), Failure> {
             destinations: &destinations,
         });
     }
-    out.data(&text(&counts, &relays, &destinations, out))
+    out.data(&text(&counts, &relays, &destinations, out))?;
+    hints(&counts).into_iter().for_each(|hint| out.note(hint));
+    Ok(())
+}
+
+/// What to look at next.
+fn hints(c: &Counts) -> Vec<&'static str> {
+    let hints = [
+        (
+            c.expired,
+            "Leases ran out: relays take them back by themselves; without one, posthouse repair",
+        ),
+        (c.dead, "Dead letters: posthouse dead list"),
+        (c.quarantined, "In quarantine: posthouse dead list --quarantined"),
+    ];
+    let any = hints.into_iter().filter(|(count, _)| count.value > 0);
+    any.map(|(_, hint)| hint).collect()
 }
 
 fn text(c: &Counts, relays: &[RelayView], destinations: &[DestinationView], out: &Output) -> String {
@@ -51,10 +67,11 @@ fn text(c: &Counts, relays: &[RelayView], destinations: &[DestinationView], out:
         .filter_map(|d| {
             let how = match (&d.paused, d.breaker) {
                 (Some(_), _) => "paused",
-                (None, posthouse::Breaker::Closed) => return None,
-                (None, breaker) => breaker.as_str(),
+                (None, Breaker::Closed) => return None,
+                (None, Breaker::HalfOpen) => "breaker half open",
+                (None, Breaker::Open) => "breaker open",
             };
-            Some(format!("{} {how}", d.name))
+            Some(format!("{} ({how})", cut(&d.name, 48)))
         })
         .collect();
     let lines = [

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{
     cli::{Prune, Repair},
-    exit::{Exit, Failure},
+    exit::Failure,
     output::Output,
 };
 
@@ -29,11 +29,10 @@ const AT_ONCE: u32 = 1000;
 /// `prune`
 pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failure> {
     if !args.yes {
-        return Err(Failure {
-            exit: Exit::Usage,
-            ..Failure::new("this removes messages for good; nothing was changed")
-        }
-        .help("say --yes"));
+        return Err(
+            Failure::not_confirmed("this removes messages for good; nothing was changed")
+                .help("see how much there is: posthouse stats; then add --yes"),
+        );
     }
     let admin = AnyStore::open(store).await?.admin();
     let mut sum = Pruned::default();

@@ -1,0 +1,404 @@
+//! What operators see, screen by screen: each test types a few lines, and its snapshot in `snapshots/` is to be read like a manual.
+//! After a change that is meant: `INSTA_UPDATE=always cargo nextest run -p posthouse-server screens`, and read the difference.
+
+use posthouse::{Breaker, Health, Outcome, Relay, Route};
+
+use crate::story::{Story, id};
+
+fn refused() -> Outcome {
+    let (code, error) = ("http_422".to_owned(), "no such customer".to_owned());
+    Outcome::Reject { code, error }
+}
+
+fn down() -> Outcome {
+    let (code, error) = ("http_503".to_owned(), "Service Unavailable".to_owned());
+    Outcome::Retry {
+        code,
+        error,
+        after: None,
+    }
+}
+
+fn delivered() -> Outcome {
+    Outcome::Delivered {
+        receipt: Some("202 Accepted".to_owned()),
+    }
+}
+
+/// A shop with a message in every state.
+fn shop() -> Story {
+    let story = Story::new();
+    story.enqueue(1, "order.placed --key order-1 --tenant acme");
+    story.at(1);
+    story.send("relay-a", &delivered());
+    story.at(60);
+    story.enqueue(2, "order.placed --key order-2 --tenant acme");
+    story.at(61);
+    story.send("relay-a", &refused());
+    story.at(120);
+    story.enqueue(3, "invoice.sent");
+    story.enqueue(4, "invoice.sent");
+    story.at(121);
+    story.send("relay-a", &down());
+    story.run(&format!(
+        "posthouse dead quarantine {} --reason 'ask billing first'",
+        id(4)
+    ));
+    story.at(180);
+    story.enqueue(5, "stock.changed");
+    story.at(181);
+    story.claim("relay-b", 6);
+    story.at(240);
+    story.enqueue(6, "order.placed --key order-3 --tenant acme --delay 6h");
+    story.enqueue(7, "order.placed --key order-3 --tenant acme --dedupe order-3/paid");
+    story
+}
+
+#[test]
+fn nothing_there() {
+    let mut story = Story::new();
+    story.type_all(&[
+        "posthouse messages list",
+        "posthouse messages list --json",
+        "posthouse dead list",
+        "posthouse dead replay --all --dry-run",
+        "posthouse dead replay --all --yes",
+        "posthouse repair",
+        "posthouse prune --older-than 30d --yes",
+        "posthouse audit",
+        "posthouse destinations list",
+        "posthouse stats",
+    ]);
+    story.ends_as("nothing-there");
+}
+
+#[test]
+fn messages_list() {
+    let mut story = shop();
+    story.type_all(&[
+        "posthouse messages list",
+        "posthouse messages list --state pending",
+        "posthouse messages list --tenant '' --limit 2",
+        "posthouse messages list --topic nobody.knows",
+        "posthouse messages list --state leased --json",
+    ]);
+    story.ends_as("messages-list");
+}
+
+#[test]
+fn messages_show() {
+    let mut story = shop();
+    story.say("delivered");
+    story.type_in(&format!("posthouse messages show {}", id(1)));
+    story.say("quarantined");
+    story.type_in(&format!("posthouse messages show {}", id(4)));
+    story.say("leased");
+    story.type_in(&format!("posthouse messages show {}", id(5)));
+    story.say("pending, with a dedupe key");
+    story.type_in(&format!("posthouse messages show {}", id(7)));
+    story.say("for programs");
+    story.type_in(&format!("posthouse messages show {} --json", id(2)));
+    story.say("not there");
+    story.type_in(&format!("posthouse messages show {}", id(99)));
+    story.type_in(&format!("posthouse messages show {} --json", id(99)));
+    story.ends_as("messages-show");
+}
+
+#[test]
+fn messages_explain() {
+    let mut story = shop();
+    for n in 1..=7 {
+        story.type_in(&format!("posthouse messages explain {}", id(n)));
+    }
+    story.type_in(&format!("posthouse messages explain {} --json", id(7)));
+    story.type_in(&format!("posthouse messages explain {}", id(99)));
+    story.ends_as("messages-explain");
+}
+
+#[test]
+fn messages_cancel_and_resolve() {
+    let mut story = shop();
+    let (waits, next, leased, missing) = (id(6), id(7), id(5), id(99));
+    story.type_in(&format!(
+        "posthouse messages cancel {waits} --reason 'the order was withdrawn'"
+    ));
+    story.type_in(&format!("posthouse messages cancel {waits}"));
+    story.type_in(&format!(
+        "posthouse messages resolve {next} --receipt 'confirmed by phone' --json"
+    ));
+    story.type_in(&format!("posthouse messages resolve {next} --receipt again"));
+    story.type_in(&format!("posthouse messages cancel {leased}"));
+    story.type_in(&format!("posthouse messages cancel {missing} --json"));
+    story.ends_as("messages-cancel-resolve");
+}
+
+#[test]
+fn dead_letters() {
+    let mut story = shop();
+    story.type_all(&[
+        "posthouse dead list",
+        "posthouse dead list --reason exhausted --json",
+        "posthouse dead list --quarantined",
+    ]);
+    story.type_in(&format!("posthouse dead show {}", id(3)));
+    story.ends_as("dead-look");
+}
+
+#[test]
+fn dead_replay() {
+    let mut story = shop();
+    story.type_all(&[
+        "posthouse dead replay --all --dry-run",
+        "posthouse dead replay --topic invoice.sent --dry-run --json",
+        "posthouse dead replay --topic invoice.sent",
+        "posthouse dead replay --topic nobody.knows",
+        "posthouse dead replay",
+        "posthouse dead replay --topic invoice.sent --yes --rate 50 --reason 'billing is back'",
+        "posthouse dead replay --topic invoice.sent --yes",
+        "posthouse dead replay --quarantined --all --yes --json",
+    ]);
+    let dead = id(2);
+    story.type_in(&format!(
+        "posthouse dead replay {dead} --reason 'the customer exists now'"
+    ));
+    story.type_in(&format!("posthouse dead replay {dead}"));
+    story.type_in(&format!("posthouse messages show {dead}"));
+    story.ends_as("dead-replay");
+}
+
+/// The destination of the dead fails again, or is paused: a bulk replay stops.
+#[test]
+fn dead_replay_stops() {
+    let mut story = shop();
+    story.heartbeat(billing(Breaker::Open));
+    story.type_in("posthouse dead replay --topic invoice.sent --yes");
+    story.type_in("posthouse dead replay --topic invoice.sent --yes --json");
+    story.heartbeat(billing(Breaker::Closed));
+    story.type_in("posthouse destinations pause billing --reason 'moves to new servers'");
+    story.type_in("posthouse dead replay --topic invoice.sent --yes");
+    story.ends_as("dead-replay-stops");
+}
+
+#[test]
+fn dead_quarantine_and_discard() {
+    let mut story = shop();
+    let (dead, held) = (id(3), id(4));
+    story.type_in(&format!(
+        "posthouse dead quarantine {dead} --reason 'ask billing first'"
+    ));
+    story.type_in(&format!("posthouse dead quarantine {dead}"));
+    story.type_in(&format!(
+        "posthouse dead discard {dead} {held} --reason 'billing has them'"
+    ));
+    story.type_in(&format!("posthouse dead discard {dead}"));
+    story.type_in(&format!("posthouse messages show {dead}"));
+    story.type_in(&format!("posthouse dead discard {} --json", id(2)));
+    story.type_in(&format!("posthouse dead discard {}", id(1)));
+    story.ends_as("dead-quarantine-discard");
+}
+
+#[test]
+fn repair_and_prune() {
+    let mut story = shop();
+    story.at(7 * 3600);
+    story.type_all(&["posthouse repair", "posthouse repair --json"]);
+    story.claim("relay-b", 1);
+    story.at(9 * 3600);
+    story.type_all(&[
+        "posthouse repair --json",
+        "posthouse prune --older-than 8h",
+        "posthouse prune --older-than 8h --yes",
+        "posthouse prune --older-than 8h --yes --json",
+        "posthouse prune --older-than soon --yes",
+    ]);
+    story.ends_as("repair-prune");
+}
+
+#[test]
+fn audit() {
+    let mut story = shop();
+    story.run(&format!(
+        "posthouse dead replay {} --actor ben --reason 'billing is back'",
+        id(3)
+    ));
+    story.run("posthouse destinations pause billing --reason 'moves to new servers'");
+    story.type_all(&[
+        "posthouse audit",
+        "posthouse audit --actor ben --json",
+        "posthouse audit --action pause",
+        "posthouse audit --limit 1",
+        "posthouse audit --actor nobody",
+    ]);
+    story.type_in(&format!("posthouse audit --message {}", id(4)));
+    story.ends_as("audit");
+}
+
+#[test]
+fn stats() {
+    let mut story = shop();
+    story.heartbeat(billing(Breaker::Open));
+    story.at(7 * 3600);
+    story.type_all(&["posthouse stats", "posthouse stats --json"]);
+    story.ends_as("stats");
+}
+
+#[test]
+fn destinations() {
+    let mut story = shop();
+    story.heartbeat(billing(Breaker::HalfOpen));
+    story.type_all(&[
+        "posthouse destinations list",
+        "posthouse destinations pause billing --reason 'moves to new servers'",
+        "posthouse destinations pause biling",
+        "posthouse destinations list",
+        "posthouse destinations list --json",
+        "posthouse destinations resume billing",
+        "posthouse destinations resume billing",
+        "posthouse destinations resume biling --json",
+        "posthouse destinations pause ''",
+    ]);
+    story.ends_as("destinations");
+}
+
+fn billing(breaker: Breaker) -> Relay {
+    let health = |destination: &str, breaker, limited| Health {
+        destination: destination.to_owned(),
+        breaker,
+        limited,
+    };
+    let route = |topic: &str, destination: &str| Route {
+        topic: topic.to_owned(),
+        destinations: vec![destination.to_owned()],
+    };
+    Relay {
+        name: "relay-a".to_owned(),
+        version: "0.1.0".to_owned(),
+        routes: vec![route("invoice.*", "billing"), route("*", "https://shop.example/hooks")],
+        destinations: vec![
+            health("billing", breaker, false),
+            health("https://shop.example/hooks", Breaker::Closed, true),
+        ],
+        ..Relay::default()
+    }
+}
+
+#[test]
+fn migrate() {
+    let mut story = Story::before();
+    story.type_all(&[
+        "posthouse stats",
+        "posthouse migrate --check",
+        "posthouse migrate --dry-run",
+        "posthouse migrate --dry-run --json",
+        "posthouse migrate",
+        "posthouse migrate",
+        "posthouse migrate --json",
+        "posthouse migrate --check",
+        "posthouse migrate --dry-run",
+    ]);
+    story.say("an older schema");
+    story.sql("UPDATE posthouse_schema SET version = 2");
+    story.type_all(&[
+        "posthouse stats",
+        "posthouse migrate --check",
+        "posthouse migrate --dry-run",
+    ]);
+    story.say("a newer schema that admits this program");
+    story.sql("UPDATE posthouse_schema SET version = 9");
+    story.type_all(&[
+        "posthouse migrate --dry-run",
+        "posthouse migrate",
+        "posthouse migrate --check",
+    ]);
+    story.say("a newer schema that does not");
+    story.sql("UPDATE posthouse_schema SET oldest = 8");
+    story.type_all(&[
+        "posthouse stats",
+        "posthouse migrate --dry-run",
+        "posthouse migrate",
+        "posthouse migrate --check --json",
+    ]);
+    story.say("what makes no sense");
+    story.type_all(&[
+        "posthouse migrate --check --dry-run",
+        "posthouse migrate --check --roles --json",
+        "posthouse migrate --roles",
+        "posthouse migrate --roles --dry-run",
+    ]);
+    story.ends_as("migrate");
+}
+
+/// Names, notes and errors may hold anything that a producer, a destination or an operator wrote.
+#[test]
+fn awkward_text() {
+    let mut story = Story::new();
+    let long = "x".repeat(250);
+    let wide = "注文".repeat(30);
+    story.enqueue(1, &format!("{long} --key '{wide}' --tenant '{long}'"));
+    story.enqueue(2, "'order \u{202e}placed' --key 'a\u{200b}b' --namespace 🛒");
+    story.at(1);
+    let (code, error) = (
+        "http_500".to_owned(),
+        format!("\x1b[2J\x1b[31mred\r\nline\t\0 {}", "long ".repeat(200)),
+    );
+    story.send(
+        &format!("relay {wide}"),
+        &Outcome::Retry {
+            code,
+            error,
+            after: None,
+        },
+    );
+    let reason = format!("two\nlines \x1b[1mbold {}", "and more ".repeat(60));
+    story.run(&format!(
+        "posthouse dead quarantine {} --actor '{wide}' --reason '{reason}'",
+        id(2)
+    ));
+    story.run("posthouse destinations pause 'a\u{202e}b' --reason 'x\x1b[2Jy'");
+    story.type_all(&[
+        "posthouse messages list",
+        "posthouse dead list --quarantined",
+        "posthouse audit",
+        "posthouse destinations list",
+    ]);
+    for n in 1..=2 {
+        story.type_in(&format!("posthouse messages show {}", id(n)));
+        story.type_in(&format!("posthouse messages explain {}", id(n)));
+    }
+    story.type_in("posthouse messages show 'not\x1b[2Jan\nid'");
+    story.ends_as("awkward-text");
+}
+
+#[test]
+fn help() {
+    let mut story = Story::before();
+    for command in [
+        "",
+        "migrate",
+        "enqueue",
+        "messages",
+        "messages list",
+        "messages show",
+        "messages explain",
+        "messages cancel",
+        "messages resolve",
+        "dead",
+        "dead list",
+        "dead show",
+        "dead replay",
+        "dead quarantine",
+        "dead discard",
+        "repair",
+        "prune",
+        "audit",
+        "stats",
+        "destinations",
+        "destinations list",
+        "destinations pause",
+        "destinations resume",
+    ] {
+        let space = if command.is_empty() { "" } else { " " };
+        story.type_in(&format!("posthouse{space}{command} --help"));
+    }
+    story.ends_as("help");
+}
