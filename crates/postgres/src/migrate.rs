@@ -16,7 +16,7 @@ const TARGET: SchemaVersion = SchemaVersion {
 
 /// Changes of the tables, in order: number, name, text. Never edited once released.
 ///
-/// One that raises [`OLDEST_COMPATIBLE`] also renames, or drops, what older programs call and would call wrongly: that is how one that
+/// One that raises `OLDEST_COMPATIBLE` also renames, or drops, what older programs call and would call wrongly: that is how one that
 /// is running is stopped.
 pub const MIGRATIONS: [(i32, &str, &str); 1] = [(1, "tables", include_str!("../migrations/0001_tables.sql"))];
 

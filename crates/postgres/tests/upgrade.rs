@@ -9,9 +9,9 @@ use crate::fixture::{PostgresFixture, session, session_at, url};
 
 /// What the tables look like, and the text of a function that every migration applies: the tests have put their own clock there.
 const SHAPE: &str =
-    "SELECT (SELECT string_agg(format('%s.%s %s', c.table_name, c.column_name, c.data_type), ', ' ORDER BY 1)
+    "SELECT (SELECT string_agg(format('%s.%s %s', c.table_name, c.column_name, c.data_type), ', ' ORDER BY c.table_name, c.column_name)
         FROM information_schema.columns c WHERE c.table_schema = trim(trailing '.' FROM 'posthouse.'))
-    || (SELECT string_agg(p.oid::regprocedure || p.prosrc, ' ' ORDER BY 1) FROM pg_proc p
+    || (SELECT string_agg(p.oid::regprocedure || p.prosrc, ' ' ORDER BY p.oid) FROM pg_proc p
         WHERE p.pronamespace = trim(trailing '.' FROM 'posthouse.')::regnamespace)
     || (SELECT format('%s, %s', version, oldest) FROM posthouse.schema_version)";
 
