@@ -586,4 +586,80 @@ mod tests {
             "it is dead (exhausted) after 1 attempt: 503 from the shop; replay it when the cause is gone, or discard it"
         );
     }
+
+    /// One of each, as somebody might meet it.
+    fn every_cause() -> Vec<Cause> {
+        let now = Timestamp::from_micros(1_893_463_200_000_000);
+        let (at, soon) = (Some(now), now.plus(Duration::from_secs(30)));
+        let (worker, error) = ("relay-a".to_owned(), Some("503 Service Unavailable".to_owned()));
+        let destination = "billing".to_owned();
+        vec![
+            Cause::Free,
+            Cause::Delayed { due_at: soon },
+            Cause::BackedOff {
+                due_at: soon,
+                attempts: 3,
+                max_attempts: 12,
+                error: error.clone(),
+            },
+            Cause::Behind {
+                id: MessageId(uuid::Uuid::from_u128(0x0197_6d0c_0000_7000_8000_0000_0000_0004)),
+                state: State::Leased,
+                due_at: None,
+            },
+            Cause::Lapsed { deliver_by: now },
+            Cause::Leased {
+                worker: worker.clone(),
+                until: soon,
+            },
+            Cause::LeaseExpired {
+                worker: worker.clone(),
+                until: now,
+            },
+            Cause::NoRelay,
+            Cause::NoRoute {
+                topic: "invoice.sent".into(),
+                namespace: "default".into(),
+            },
+            Cause::Paused {
+                destination: destination.clone(),
+                actor: "anna".into(),
+                reason: "moves to new servers".into(),
+            },
+            Cause::BreakerOpen {
+                destination: destination.clone(),
+            },
+            Cause::RateLimited { destination },
+            Cause::TenantLimited { tenant: "acme".into() },
+            Cause::Dead {
+                reason: Some(DeadReason::Exhausted),
+                attempts: 12,
+                error,
+                blocks: false,
+            },
+            Cause::Quarantined {
+                note: Some("ask billing first".into()),
+                blocks: true,
+            },
+            Cause::Delivered {
+                at,
+                worker: Some(worker),
+            },
+            Cause::Resolved { at },
+            Cause::Expanded { at },
+        ]
+    }
+
+    /// The guide has a row for each, in these words, and no other.
+    #[test]
+    fn the_guide_tells_every_answer() {
+        let row = |cause: Cause| format!("| `{}` | {cause} |", cause.code());
+        let rows: Vec<_> = every_cause().into_iter().map(row).collect();
+        let page = include_str!("../../../docs/operating.md");
+        let table = page
+            .lines()
+            .skip_while(|line| *line != "| cause | what `explain` says, for example |");
+        let told: Vec<_> = table.skip(2).take_while(|line| line.starts_with('|')).collect();
+        assert_eq!(told, rows, "{}", rows.join("\n"));
+    }
 }
