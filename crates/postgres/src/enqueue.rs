@@ -52,7 +52,8 @@ impl Outbox {
             .ok_or_else(|| Error::Internal("one message, no answer".into()))
     }
 
-    /// Enqueues many, one statement for each thousand. Answers in the same order.
+    /// Enqueues many, one statement for each thousand. Answers in the same order. After an error, or if the future is dropped before
+    /// it ends, roll the transaction back: some of them may be written.
     pub async fn enqueue_all<T: Run>(&self, tx: &mut T, mut messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
         messages.iter().try_for_each(|m| m.check(&self.limits))?;
         let mut answers = Vec::with_capacity(messages.len());

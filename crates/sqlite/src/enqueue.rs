@@ -117,7 +117,8 @@ impl AsyncOutbox {
         insert_one(tx, &self.options, message.borrow()).await
     }
 
-    /// Enqueues many, all or none. The answers come in their order.
+    /// Enqueues many, all or none. The answers come in their order. If the future is dropped before it ends, as a timeout does, roll
+    /// the transaction back: some of them may be written.
     pub async fn enqueue_all<T: Run>(
         &self,
         tx: &mut T,
