@@ -1,9 +1,12 @@
 //! The application's own drivers, against the real database: each commits and rolls back the message with its own change, and all
 //! write the same.
 
-use posthouse_core::{Enqueued, Error, Message, OnDead, OnDuplicate, Order, Settlement, Store};
+use posthouse_core::{Enqueued, Error, Message, Settlement, Store};
 use posthouse_postgres::{Outbox, Run};
-use posthouse_testkit::Fixture;
+use posthouse_testkit::{
+    Fixture,
+    samples::{NASTY, one_of_everything},
+};
 use std::{future::Future, time::Duration};
 
 use crate::fixture::{PostgresFixture, session, url};
@@ -37,53 +40,28 @@ trait Application: Send {
     fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> impl Future<Output = Result<Answer, Error>> + Send;
 }
 
-/// The statement that stands for the application's own change.
-fn change(fx: &PostgresFixture) -> String {
-    format!("INSERT INTO {}.test_note (line) VALUES ($1)", fx.schema)
+/// An application that has this driver.
+struct App<D> {
+    driver: D,
+    /// The statement that stands for its own change.
+    change: String,
+    outbox: Outbox,
 }
 
-/// One of everything that a message can carry, some of it hard to write down.
-fn messages() -> Vec<Message> {
-    let nasty = r#"{"a", NULL, \x00 'b' $1 \\ é 日本 "}"#;
-    let id = |n: u128| uuid::Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + n);
-    let messages = [
-        Message::json("plain", &serde_json::json!({ "n": 1 })).unwrap(),
-        Message::bytes("bytes", "application/octet-stream", vec![0, 1, 92, 34, 255]),
-        Message::bytes("empty", "text/plain", ""),
-        Message::json(nasty, nasty)
-            .unwrap()
-            .tenant(nasty)
-            .namespace("other")
-            .order_key(nasty)
-            .dedupe_key(nasty)
-            .header("x-nasty", nasty),
-        Message::json("NULL", "NULL")
-            .unwrap()
-            .order_key("NULL")
-            .dedupe_key("null"),
-        Message {
-            max_attempts: Some(3),
-            on_dead: OnDead::Block,
-            order: Order::Relaxed,
-            on_duplicate: OnDuplicate::Keep,
-            deliver_in: Some(Duration::from_secs(3600)),
-            ..Message::json("settings", &7).unwrap().order_key("k").dedupe_key("d")
-        },
-        Message::json("later", &8).unwrap().delay(Duration::from_millis(1500)),
-    ];
-    let named = messages.into_iter().zip(1..);
-    named
-        .map(|(m, n)| Message {
-            id: Some(posthouse_core::MessageId(id(n))),
-            ..m
-        })
-        .collect()
+impl<D> App<D> {
+    fn new(fx: &PostgresFixture, driver: D) -> Self {
+        Self {
+            driver,
+            change: format!("INSERT INTO {}.test_note (line) VALUES ($1)", fx.schema),
+            outbox: Outbox::in_schema(fx.schema.clone()),
+        }
+    }
 }
 
 /// What every driver must do. Answers what it has written.
 async fn story(fx: &PostgresFixture, mut app: impl Application) -> String {
-    let enqueue = Verb::Enqueue(messages());
-    let ids: Vec<_> = messages().into_iter().filter_map(|m| m.id).collect();
+    let enqueue = Verb::Enqueue(one_of_everything());
+    let ids: Vec<_> = one_of_everything().into_iter().filter_map(|m| m.id).collect();
     let new = |id: &_| Enqueued::New(*id);
     let rolled_back = app.transact("rolled back", enqueue.clone(), false).await.unwrap();
     assert_eq!(rolled_back, Answer::Enqueued(ids.iter().map(new).collect()));
@@ -99,17 +77,18 @@ async fn story(fx: &PostgresFixture, mut app: impl Application) -> String {
 
     let other = Message {
         payload: b"other".to_vec(),
-        ..messages().remove(3)
+        ..one_of_everything().remove(NASTY)
     };
     let conflict = app.transact("same id", Verb::Enqueue(vec![other.clone()]), true).await;
     assert!(
-        matches!(&conflict, Err(Error::DedupeConflict { key: "id", existing }) if *existing == ids[3]),
+        matches!(&conflict, Err(Error::DedupeConflict { key: "id", existing }) if *existing == ids[NASTY]),
         "{conflict:?}"
     );
     let conflict = app
         .transact("same key", Verb::Enqueue(vec![Message { id: None, ..other }]), true)
         .await;
-    let known = matches!(&conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if *existing == ids[3]);
+    let known =
+        matches!(&conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if *existing == ids[NASTY]);
     assert!(known, "{conflict:?}");
     let bad = app
         .transact(
@@ -160,15 +139,9 @@ async fn everything(fx: &PostgresFixture) -> String {
     .await
 }
 
-struct TokioPostgres {
-    client: tokio_postgres::Client,
-    change: String,
-    outbox: Outbox,
-}
-
-impl Application for TokioPostgres {
+impl Application for App<tokio_postgres::Client> {
     async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
-        let mut tx = self.client.transaction().await.unwrap();
+        let mut tx = self.driver.transaction().await.unwrap();
         tx.execute(&self.change, &[&note]).await.unwrap();
         let answer = verb.run(&self.outbox, &mut tx).await?;
         if commit {
@@ -183,11 +156,7 @@ impl Application for TokioPostgres {
 async fn tokio_postgres_story() -> String {
     let fx = PostgresFixture::new().await;
     let (client, driver) = session().await;
-    let app = TokioPostgres {
-        client,
-        change: change(&fx),
-        outbox: Outbox::in_schema(fx.schema.clone()),
-    };
+    let app = App::new(&fx, client);
     let written = story(&fx, app).await;
     driver.abort();
     written
@@ -196,18 +165,12 @@ async fn tokio_postgres_story() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokio_postgres_enqueues_in_its_transaction() {
     let written = tokio_postgres_story().await;
-    assert_eq!(written.lines().count(), messages().len(), "{written}");
+    assert_eq!(written.lines().count(), one_of_everything().len(), "{written}");
 }
 
-struct Deadpool {
-    pool: deadpool_postgres::Pool,
-    change: String,
-    outbox: Outbox,
-}
-
-impl Application for Deadpool {
+impl Application for App<deadpool_postgres::Pool> {
     async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
-        let mut client = self.pool.get().await.unwrap();
+        let mut client = self.driver.get().await.unwrap();
         let mut tx = client.transaction().await.unwrap();
         tx.execute(&self.change, &[&note]).await.unwrap();
         let answer = verb.run(&self.outbox, &mut tx).await?;
@@ -225,25 +188,14 @@ async fn deadpool_enqueues_in_its_transaction() {
     let fx = PostgresFixture::new().await;
     let manager = deadpool_postgres::Manager::new(url().parse().unwrap(), tokio_postgres::NoTls);
     let pool = deadpool_postgres::Pool::builder(manager).max_size(2).build().unwrap();
-    let app = Deadpool {
-        pool,
-        change: change(&fx),
-        outbox: Outbox::in_schema(fx.schema.clone()),
-    };
+    let app = App::new(&fx, pool);
     assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
 }
 
 #[cfg(feature = "sqlx")]
-struct Sqlx {
-    pool: sqlx::PgPool,
-    change: String,
-    outbox: Outbox,
-}
-
-#[cfg(feature = "sqlx")]
-impl Application for Sqlx {
+impl Application for App<sqlx::PgPool> {
     async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
-        let mut tx = self.pool.begin().await.unwrap();
+        let mut tx = self.driver.begin().await.unwrap();
         let change = sqlx::query(sqlx::AssertSqlSafe(self.change.as_str())).bind(note);
         change.execute(&mut *tx).await.unwrap();
         let answer = verb.run(&self.outbox, &mut tx).await?;
@@ -265,27 +217,16 @@ async fn sqlx_enqueues_in_its_transaction() {
         .connect(&url())
         .await
         .unwrap();
-    let app = Sqlx {
-        pool: pool.clone(),
-        change: change(&fx),
-        outbox: Outbox::in_schema(fx.schema.clone()),
-    };
+    let app = App::new(&fx, pool.clone());
     assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
     pool.close().await;
 }
 
 #[cfg(feature = "sea-orm")]
-struct SeaOrm {
-    db: sea_orm::DatabaseConnection,
-    change: String,
-    outbox: Outbox,
-}
-
-#[cfg(feature = "sea-orm")]
-impl Application for SeaOrm {
+impl Application for App<sea_orm::DatabaseConnection> {
     async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
         use sea_orm::{ConnectionTrait, DbBackend, Statement, TransactionTrait};
-        let mut tx = self.db.begin().await.unwrap();
+        let mut tx = self.driver.begin().await.unwrap();
         let change = Statement::from_sql_and_values(DbBackend::Postgres, &self.change, [note.into()]);
         tx.execute_raw(change).await.unwrap();
         let answer = verb.run(&self.outbox, &mut tx).await?;
@@ -303,20 +244,9 @@ impl Application for SeaOrm {
 async fn sea_orm_enqueues_in_its_transaction() {
     let fx = PostgresFixture::new().await;
     let db = sea_orm::Database::connect(url()).await.unwrap();
-    let app = SeaOrm {
-        db: db.clone(),
-        change: change(&fx),
-        outbox: Outbox::in_schema(fx.schema.clone()),
-    };
+    let app = App::new(&fx, db.clone());
     assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
     db.close().await.unwrap();
-}
-
-#[cfg(feature = "diesel-async")]
-struct Diesel {
-    connection: diesel_async::AsyncPgConnection,
-    change: String,
-    outbox: Outbox,
 }
 
 /// Diesel rolls back when the closure fails, and wants its own error in it.
@@ -335,7 +265,7 @@ impl From<diesel::result::Error> for Undone {
 }
 
 #[cfg(feature = "diesel-async")]
-impl Application for Diesel {
+impl Application for App<diesel_async::AsyncPgConnection> {
     async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
         use diesel_async::{AsyncConnection, RunQueryDsl};
         let (change, outbox) = (&self.change, &self.outbox);
@@ -349,7 +279,7 @@ impl Application for Diesel {
                 Err(Undone::Wanted(answer))
             }
         };
-        match self.connection.transaction(work).await {
+        match self.driver.transaction(work).await {
             Ok(answer) | Err(Undone::Wanted(answer)) => Ok(answer),
             Err(Undone::Refused(e)) => Err(e),
             Err(Undone::Diesel(e)) => panic!("{e}"),
@@ -363,11 +293,7 @@ async fn diesel_enqueues_in_its_transaction() {
     use diesel_async::AsyncConnection;
     let fx = PostgresFixture::new().await;
     let connection = diesel_async::AsyncPgConnection::establish(&url()).await.unwrap();
-    let app = Diesel {
-        connection,
-        change: change(&fx),
-        outbox: Outbox::in_schema(fx.schema.clone()),
-    };
+    let app = App::new(&fx, connection);
     assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
 }
 

@@ -1,12 +1,14 @@
 //! The application's own drivers when they are asynchronous, on a real file: each commits and rolls back the message with its own
 //! change, and writes what the store's own driver writes.
 
-use posthouse_core::{Enqueued, Error, Message, MessageId, OnDead, OnDuplicate};
+use posthouse_core::{Enqueued, Error, Message};
 use posthouse_sqlite::{AsyncOutbox, Outbox, Run};
-use posthouse_testkit::Fixture;
+use posthouse_testkit::{
+    Fixture,
+    samples::{NASTY, one_of_everything},
+};
 use rusqlite::TransactionBehavior;
-use std::{future::Future, time::Duration};
-use uuid::Uuid;
+use std::future::Future;
 
 use crate::fixture::SqliteFixture;
 
@@ -23,58 +25,34 @@ trait Application {
     ) -> impl Future<Output = Result<Vec<Enqueued>, Error>>;
 }
 
-/// One of everything that a message can carry, some of it hard to write down.
-fn messages() -> Vec<Message> {
-    let nasty = r#"{"a", NULL, \x00 'b' ?1 é 日本 "}"#;
-    let messages = [
-        Message::json("plain", &serde_json::json!({ "n": 1 })).unwrap(),
-        Message::bytes("bytes", "application/octet-stream", vec![0, 1, 92, 34, 255]),
-        Message::bytes("empty", "text/plain", ""),
-        Message::json(nasty, nasty)
-            .unwrap()
-            .tenant(nasty)
-            .namespace("other")
-            .order_key(nasty)
-            .dedupe_key(nasty)
-            .header("x-nasty", nasty),
-        Message {
-            max_attempts: Some(3),
-            on_dead: OnDead::Block,
-            on_duplicate: OnDuplicate::Keep,
-            deliver_in: Some(Duration::from_secs(3600)),
-            ..Message::json("settings", &7).unwrap().order_key("k").dedupe_key("d")
-        },
-        Message::json("later", &8).unwrap().delay(Duration::from_millis(1500)),
-    ];
-    let named = messages.into_iter().zip(1..);
-    let id = |n: u128| Some(MessageId(Uuid::from_u128(0x0190_0000_0000_7000_8000 << 48 | n)));
-    named.map(|(m, n)| Message { id: id(n), ..m }).collect()
-}
-
 /// What every driver must do. Answers what it has written.
 async fn story(fx: &SqliteFixture, mut app: impl Application) -> String {
-    let ids: Vec<_> = messages().into_iter().filter_map(|m| m.id).collect();
+    let ids: Vec<_> = one_of_everything().into_iter().filter_map(|m| m.id).collect();
     let new: Vec<_> = ids.iter().copied().map(Enqueued::New).collect();
     let untouched = fx.dump().await;
-    assert_eq!(app.transact("rolled back", messages(), false).await.unwrap(), new);
+    assert_eq!(
+        app.transact("rolled back", one_of_everything(), false).await.unwrap(),
+        new
+    );
     assert_eq!(fx.dump().await, untouched);
-    assert_eq!(app.transact("committed", messages(), true).await.unwrap(), new);
+    assert_eq!(app.transact("committed", one_of_everything(), true).await.unwrap(), new);
     let again: Vec<_> = ids.iter().copied().map(Enqueued::Duplicate).collect();
-    assert_eq!(app.transact("again", messages(), true).await.unwrap(), again);
+    assert_eq!(app.transact("again", one_of_everything(), true).await.unwrap(), again);
 
     let other = Message {
         payload: b"other".to_vec(),
-        ..messages().remove(3)
+        ..one_of_everything().remove(NASTY)
     };
     // The first is written, then undone with the second.
     let both = vec![Message::json("new", &1).unwrap(), other.clone()];
     let conflict = app.transact("same id", both, true).await;
-    let known = matches!(&conflict, Err(Error::DedupeConflict { key: "id", existing }) if *existing == ids[3]);
+    let known = matches!(&conflict, Err(Error::DedupeConflict { key: "id", existing }) if *existing == ids[NASTY]);
     assert!(known, "{conflict:?}");
     let conflict = app
         .transact("same key", vec![Message { id: None, ..other }], true)
         .await;
-    let known = matches!(&conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if *existing == ids[3]);
+    let known =
+        matches!(&conflict, Err(Error::DedupeConflict { key: "dedupe_key", existing }) if *existing == ids[NASTY]);
     assert!(known, "{conflict:?}");
     let bad = app
         .transact("no topic", vec![Message::bytes("", "text/plain", "")], true)
