@@ -297,6 +297,22 @@ async fn diesel_enqueues_in_its_transaction() {
     assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
 }
 
+/// What a pool hands out is not the connection, but leads to it; so does a box.
+#[cfg(feature = "diesel-async")]
+#[tokio::test(flavor = "multi_thread")]
+async fn diesel_enqueues_through_a_pools_handle() {
+    use diesel_async::{AsyncConnection, AsyncPgConnection};
+    let fx = PostgresFixture::new().await;
+    let outbox = Outbox::in_schema(fx.schema.clone());
+    let mut handle = Box::new(AsyncPgConnection::establish(&url()).await.unwrap());
+    let work = async |tx: &mut Box<AsyncPgConnection>| {
+        let enqueued = outbox.enqueue(&mut **tx, Message::json("t", &1).unwrap()).await;
+        Ok::<_, diesel::result::Error>(enqueued.unwrap())
+    };
+    handle.transaction(work).await.unwrap();
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "1");
+}
+
 /// Its connection has the same type inside of a transaction and outside.
 #[cfg(feature = "diesel-async")]
 #[tokio::test(flavor = "multi_thread")]
