@@ -1,6 +1,6 @@
 -- The roles of this schema, and what each needs: functions to execute, tables and views to read.
 CREATE OR REPLACE FUNCTION posthouse.role_rights() RETURNS TABLE (suffix text, functions text[], tables text[])
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
     SELECT r.* FROM (VALUES
         ('owner', '{}'::text[], '{}'::text[]),
         ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many}', '{}'),
@@ -54,11 +54,13 @@ BEGIN
     END LOOP;
 END $$;
 
--- What viewers read: no keys, no receipts, no notes; a key's hash tells whether two are the same.
+-- What viewers read: no keys, no receipts, no notes; a key's hash tells whether two are the same. With a salt that they cannot read, and no
+-- function of its own that they could call: nobody confirms a guess.
 CREATE OR REPLACE VIEW posthouse.masked_messages AS
-    SELECT v.id, v.seq, v.tenant, v.namespace, v.topic, posthouse.mask(v.order_key) AS order_key, posthouse.mask(v.dedupe_key) AS dedupe_key, v.state, v.reason, v.attempts,
+    SELECT v.id, v.seq, v.tenant, v.namespace, v.topic, left(encode(sha256(s.salt || convert_to(v.order_key, 'UTF8')), 'hex'), 16) AS order_key,
+           left(encode(sha256(s.salt || convert_to(v.dedupe_key, 'UTF8')), 'hex'), 16) AS dedupe_key, v.state, v.reason, v.attempts,
            v.epoch, v.generation, v.worker, v.lease_until, v.due_at, v.created_at, v.updated_at, v.finished_at, v.last_code, v.max_attempts, v.deliver_by, v.bytes, v.kind, v.parent, v.destination
-    FROM posthouse.messages v;
+    FROM posthouse.messages v CROSS JOIN posthouse.secret s;
 
 CREATE OR REPLACE VIEW posthouse.masked_attempts AS
     SELECT a.message_id, a.epoch, a.generation, a.attempt, a.worker, a.outcome, a.code, a.started_at, a.finished_at, a.duration FROM posthouse.attempts a;

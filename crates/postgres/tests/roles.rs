@@ -59,7 +59,6 @@ const OPEN: &[&str] = &[
     "key_hash",
     "kind_word",
     "lane",
-    "mask",
     "outcome_word",
     "prefixed",
     "reason_word",

@@ -1,0 +1,195 @@
+//! Roles that want more than they were given, each in a database of its own: what is planted in `public` is there for everybody.
+
+use posthouse_core::{Admin, AuditFilter, Claim, Filter, Message, Settlement, Store};
+use posthouse_postgres::{Options, Postgres, Schema};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+
+use crate::fixture::{PostgresFixture, session, session_at, url, url_as};
+
+/// A database with a schema and its roles.
+struct Town {
+    name: String,
+    schema: Schema,
+    url: String,
+    /// The superuser's session.
+    client: Client,
+    driver: JoinHandle<()>,
+    /// Roles that were made for the test.
+    logins: Vec<String>,
+}
+
+impl Town {
+    async fn new() -> Self {
+        let name = format!("town_{}", uuid::Uuid::new_v4().simple());
+        let (control, driver) = session().await;
+        control.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        driver.abort();
+        let schema = Schema::new(&format!("t_{}", uuid::Uuid::new_v4().simple())).unwrap();
+        let url = at(&url(), &name);
+        let store = Postgres::open(&url, PostgresFixture::options(&schema)).unwrap();
+        store.migrate().await.unwrap();
+        store.make_roles().await.unwrap();
+        let (client, driver) = session_at(&url).await;
+        let logins = Vec::new();
+        Self {
+            name,
+            schema,
+            url,
+            client,
+            driver,
+            logins,
+        }
+    }
+
+    async fn store(&self) -> Postgres {
+        self.store_at(&self.url).await
+    }
+
+    async fn store_at(&self, url: &str) -> Postgres {
+        Postgres::connect_with(url, self.options()).await.unwrap()
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            listen: None,
+            ..PostgresFixture::options(&self.schema)
+        }
+    }
+
+    /// Somebody who can log in and has the rights of a role of the schema. Answers the address.
+    async fn login(&mut self, suffix: &str) -> String {
+        let login = format!("l_{}", uuid::Uuid::new_v4().simple());
+        self.run(&format!(
+            "CREATE ROLE {login} LOGIN; GRANT {}_{suffix} TO {login}",
+            self.schema
+        ))
+        .await;
+        self.logins.push(login.clone());
+        at(&url_as(&login), &self.name)
+    }
+
+    fn sql(&self, text: &str) -> String {
+        text.replace("posthouse.", &format!("{}.", self.schema))
+    }
+
+    async fn run(&self, sql: &str) {
+        let sql = self.sql(sql);
+        let answer = self.client.batch_execute(&sql).await;
+        answer.unwrap_or_else(|e| panic!("{sql}\n{e:?}"));
+    }
+
+    async fn close(self) {
+        self.driver.abort();
+        let (control, driver) = session().await;
+        let drop = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        control.batch_execute(&drop).await.unwrap();
+        let suffixes = ["owner", "producer", "relay", "operator", "viewer"];
+        let roles = suffixes.map(|suffix| format!("{}_{suffix}", self.schema));
+        for role in roles.iter().chain(&self.logins) {
+            control.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
+        }
+        driver.abort();
+    }
+}
+
+fn at(url: &str, database: &str) -> String {
+    format!("{}/{database}", url.rsplit_once('/').unwrap().0)
+}
+
+fn keyed() -> Message {
+    Message::bytes("t", "text/plain", "x")
+        .order_key("alice")
+        .dedupe_key("d-1")
+}
+
+/// Each is a better match for a call than what the server has, and stops whoever runs it.
+const PLANTED: &str = "
+    CREATE FUNCTION public.hashtextextended(text, int) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE ''planted code runs as %'', current_user; END';
+    CREATE FUNCTION public.int8send(int) RETURNS bytea LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE ''planted code runs as %'', current_user; END';
+    CREATE FUNCTION public.unnest(bigint[]) RETURNS SETOF bigint LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE ''planted code runs as %'', current_user; END';
+    CREATE FUNCTION public.times(bigint, interval) RETURNS interval LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RAISE ''planted code runs as %'', current_user; END';
+    CREATE OPERATOR public.* (FUNCTION = public.times, LEFTARG = bigint, RIGHTARG = interval);";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_is_planted_runs_as_whoever_reads() {
+    let mut town = Town::new().await;
+    let producer = town.login("producer").await;
+    // As every role could before PostgreSQL 15.
+    town.run("GRANT CREATE ON SCHEMA public TO PUBLIC").await;
+    let (mallory, driver) = session_at(&producer).await;
+    mallory.batch_execute(PLANTED).await.unwrap();
+    let trap = mallory.query("SELECT hashtextextended('x', 0)", &[]).await.unwrap_err();
+    assert!(trap.as_db_error().unwrap().message().starts_with("planted"), "{trap:?}");
+    driver.abort();
+
+    let store = town.store().await;
+    let made = store
+        .enqueue_now(vec![keyed(), keyed().dedupe_key("d-2")])
+        .await
+        .unwrap();
+    let id = made[0].id();
+    let claimed = store.claim(&Claim::new("w", 1, Duration::from_secs(60))).await.unwrap();
+    let delivered = Settlement::delivered(&claimed[0].lease, Some("r"));
+    assert!(store.settle(&[delivered]).await.unwrap()[0].is_settled());
+    assert!(store.find(id).await.unwrap().is_some());
+    assert_eq!(store.list(&Filter::default()).await.unwrap().messages.len(), 2);
+    assert_eq!(store.attempts(id).await.unwrap().len(), 1);
+    store.facts(id).await.unwrap();
+    store.counts().await.unwrap();
+    let (later, within) = (made[1].id(), Some(Duration::from_secs(60)));
+    store.cancel(later, "anna", "no").await.unwrap();
+    store.replay(later, "anna", "again", within).await.unwrap();
+    store.audit(&AuditFilter::default()).await.unwrap();
+    store.prune(Duration::from_secs(60), 10).await.unwrap();
+    for view in [
+        "live",
+        "messages",
+        "masked_messages",
+        "attempts",
+        "masked_attempts",
+        "backlog",
+    ] {
+        town.run(&format!("SELECT to_jsonb(v) FROM posthouse.{view} v")).await;
+    }
+    town.run("SELECT posthouse.lane('a', 'b'), posthouse.key_hash('a', 'b', 'c'), posthouse.digest('t', 'x')")
+        .await;
+    // Nor does it become a part of the schema.
+    store.migrate().await.unwrap();
+    store.make_roles().await.unwrap();
+    store.plan_roles().await.unwrap();
+    town.run("SELECT to_jsonb(v) FROM posthouse.masked_messages v").await;
+    town.close().await;
+}
+
+/// Neither by functions of its own that the view might run, nor by trying keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_viewer_sees_no_key() {
+    let mut town = Town::new().await;
+    town.store().await.enqueue_now(vec![keyed()]).await.unwrap();
+    let viewer = town.login("viewer").await;
+    town.run(&format!("CREATE SCHEMA v AUTHORIZATION {}", town.logins[0]))
+        .await;
+    let (client, driver) = session_at(&viewer).await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION v.convert_to(text, name) RETURNS bytea LANGUAGE plpgsql AS 'BEGIN RAISE ''the key is %'', $1; END';
+             CREATE FUNCTION v.sha256(bytea) RETURNS bytea LANGUAGE plpgsql AS 'BEGIN RAISE ''the key is %'', $1; END';
+             SET search_path = v, pg_catalog",
+        )
+        .await
+        .unwrap();
+    let sql = town.sql("SELECT order_key, dedupe_key, pg_catalog.left(pg_catalog.encode(pg_catalog.sha256('alice'), 'hex'), 16) FROM posthouse.masked_messages");
+    let row = client.query_one(&sql, &[]).await.unwrap();
+    let [order, dedupe, guess] = [0, 1, 2].map(|at| row.get::<_, String>(at));
+    assert!(
+        order.len() == 16 && dedupe.len() == 16 && order != dedupe,
+        "{order} {dedupe}"
+    );
+    assert_ne!(order, guess);
+    let refused = client.query(&town.sql("SELECT salt FROM posthouse.secret"), &[]).await;
+    assert_eq!(refused.unwrap_err().code().unwrap().code(), "42501");
+    driver.abort();
+    town.close().await;
+}
