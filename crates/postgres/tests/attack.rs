@@ -1,6 +1,6 @@
 //! Roles that want more than they were given, each in a database of its own: what is planted in `public` is there for everybody.
 
-use posthouse_core::{Admin, AuditFilter, Claim, Filter, Message, Settlement, Store};
+use posthouse_core::{Admin, AuditFilter, Claim, Error, Filter, Message, Settlement, Store};
 use posthouse_postgres::{Options, Postgres, Schema};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -191,5 +191,45 @@ async fn a_viewer_sees_no_key() {
     let refused = client.query(&town.sql("SELECT salt FROM posthouse.secret"), &[]).await;
     assert_eq!(refused.unwrap_err().code().unwrap().code(), "42501");
     driver.abort();
+    town.close().await;
+}
+
+/// The token of a claim stands in the evidence of its first message while the second is still on its way. An operator who had it, and
+/// the right to settle, could end that one in the worker's name, and no audit would tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_cannot_settle_but_can_repair() {
+    let mut town = Town::new().await;
+    let store = town.store().await;
+    let message = || Message::bytes("t", "text/plain", "x");
+    store.enqueue_now(vec![message(), message()]).await.unwrap();
+    let claimed = store.claim(&Claim::new("w", 2, Duration::from_secs(60))).await.unwrap();
+    let (first, second) = (&claimed[0].lease, &claimed[1].lease);
+    store.settle(&[Settlement::delivered(first, Some("r"))]).await.unwrap();
+    assert_eq!(store.attempts(first.id).await.unwrap()[0].token, first.token);
+
+    let theirs = town.login("operator").await;
+    let operator = town.store_at(&theirs).await;
+    let shown = operator.attempts(first.id).await.unwrap();
+    assert_eq!(shown[0].receipt.as_deref(), Some("r"));
+    assert_ne!(shown[0].token, first.token);
+    let (client, driver) = session_at(&theirs).await;
+    let sql = town.sql("SELECT count(token) FROM posthouse.attempts");
+    assert_eq!(client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0), 0);
+    driver.abort();
+    for forged in [
+        Settlement::delivered(second, None),
+        Settlement::delivered(second, Some("forged")),
+    ] {
+        let refused = operator.settle(&[forged]).await;
+        assert!(matches!(refused, Err(Error::Denied(_))), "{refused:?}");
+    }
+    // With the token, and by saying that it has run out: it has not.
+    let early = operator.settle(&[Settlement::expired(second)]).await.unwrap();
+    assert!(early[0].is_lost(), "{early:?}");
+    town.run("UPDATE posthouse.leased SET until = now() - interval '1 second'; UPDATE posthouse.deadline SET until = now() - interval '1 second'")
+        .await;
+    assert_eq!(posthouse_core::repair(&operator, 10).await.unwrap(), 1);
+    let attempts = operator.attempts(second.id).await.unwrap();
+    assert_eq!(attempts[0].code.as_deref(), Some("lease_expired"));
     town.close().await;
 }

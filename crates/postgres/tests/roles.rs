@@ -26,6 +26,7 @@ const RELAY: &[&str] = &[
     "schema_version",
     "settle",
     "settle_delivered",
+    "settle_expired",
     "wake_up",
 ];
 const OPERATOR: &[&str] = &[
@@ -50,7 +51,7 @@ const OPERATOR: &[&str] = &[
     "resolve",
     "resume_destination",
     "schema_version",
-    "settle",
+    "settle_expired",
 ];
 const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages"];
 /// Plain arithmetic that the views need, open to everybody.
