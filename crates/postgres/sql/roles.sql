@@ -3,14 +3,14 @@ CREATE OR REPLACE FUNCTION posthouse.role_rights() RETURNS TABLE (suffix text, f
 LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
     SELECT r.* FROM (VALUES
         ('owner', '{}'::text[], '{}'::text[]),
-        ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many}', '{}'),
+        ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many}', '{schema_version}'),
         ('relay', '{claim_outbox_batch,complete_outbox_attempt,renew_lease,repair_expired_leases,record_conflict,check_dedup,
                     grant_leases,settle,settle_delivered,settle_expired,renew,expired,enqueue_many,sample_floor,fall_asleep,wake_up,heartbeat,leave,prune}',
                   '{schema_version}'),
         ('operator', '{replay,quarantine,cancel,resolve,discard,prune,repair_expired_leases,expired,settle_expired,
                        pause_destination,resume_destination,find_messages,counts,bearing,clock}',
                      '{schema_version,messages,backlog,attempts,audit,relay,pause}'),
-        ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r
+        ('viewer', '{counts}', '{schema_version,masked_messages,masked_attempts}')) r
 $$;
 
 -- Makes the roles of this schema, named after it, and grants them what they need and nothing else. Run it again after an upgrade.
@@ -21,6 +21,8 @@ DECLARE
     s CONSTANT text := current_schema();
     x record;
 BEGIN
+    -- One at a time, and none beside a migration.
+    PERFORM pg_advisory_xact_lock(7260, 1);
     FOR x IN SELECT s || '_' || r.suffix AS name, r.* FROM posthouse.role_rights() r
     LOOP
         IF NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = x.name) THEN
@@ -40,7 +42,9 @@ BEGIN
         RETURN NEXT x.name;
     END LOOP;
     -- Everything belongs to the owner from now on; whoever migrates next must be a member of it.
-    EXECUTE format('GRANT %I TO %I', s || '_owner', current_user);
+    IF NOT pg_has_role(current_user, s || '_owner', 'USAGE') THEN
+        EXECUTE format('GRANT %I TO %I', s || '_owner', current_user);
+    END IF;
     EXECUTE format('ALTER SCHEMA %I OWNER TO %I', s, s || '_owner');
     FOR x IN
         SELECT format('ALTER %s %I.%I OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, s, c.relname, s || '_owner') AS command

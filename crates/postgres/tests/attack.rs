@@ -233,3 +233,109 @@ async fn an_operator_cannot_settle_but_can_repair() {
     assert_eq!(attempts[0].code.as_deref(), Some("lease_expired"));
     town.close().await;
 }
+
+/// Producers use the library too, and it asks for the version first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_enqueues_with_the_library() {
+    let mut town = Town::new().await;
+    let producer = town.login("producer").await;
+    town.store_at(&producer).await.enqueue_now(vec![keyed()]).await.unwrap();
+    town.close().await;
+}
+
+/// Who is a member of the owner and nothing else: no right to make schemas, nor roles.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_of_the_owner_migrates() {
+    let mut town = Town::new().await;
+    let member = town.login("owner").await;
+    let store = town.store_at(&member).await;
+    store.migrate().await.unwrap();
+    store.make_roles().await.unwrap();
+    town.close().await;
+}
+
+/// They would trip over the same catalogue rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_make_the_roles_and_migrate_at_once() {
+    let town = Town::new().await;
+    town.run(&format!(
+        "ALTER DATABASE {} SET default_transaction_isolation = 'repeatable read'",
+        town.name
+    ))
+    .await;
+    let mut running = Vec::new();
+    for n in 0..8 {
+        let store = town.store().await;
+        running.push(tokio::spawn(async move {
+            if n % 2 == 0 {
+                return store.migrate().await.map(drop);
+            }
+            store.make_roles().await.map(drop)
+        }));
+    }
+    for one in running {
+        one.await.unwrap().unwrap();
+    }
+    town.close().await;
+}
+
+/// Neither a verb nor a claim may work on an old snapshot, and nobody should have to know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_works_where_transactions_are_serializable_by_default() {
+    let town = Town::new().await;
+    for isolation in ["serializable", "repeatable read"] {
+        town.run(&format!(
+            "ALTER DATABASE {} SET default_transaction_isolation = '{isolation}'",
+            town.name
+        ))
+        .await;
+        let store = town.store().await;
+        let message = || Message::bytes("t", "text/plain", "x");
+        let made = store.enqueue_now(vec![message(), message(), message()]).await.unwrap();
+        let [a, b, c] = [0, 1, 2].map(|at: usize| made[at].id());
+        store.quarantine(a, "anna", "look").await.unwrap();
+        store.replay(a, "anna", "go", None).await.unwrap();
+        store.cancel(a, "anna", "no").await.unwrap();
+        store.discard(a, "anna", "gone").await.unwrap();
+        store.cancel(b, "anna", "no").await.unwrap();
+        store.resolve(b, "anna", "sent by hand").await.unwrap();
+        store.pause("d", "anna", "why").await.unwrap();
+        assert!(store.resume("d", "anna", "done").await.unwrap());
+        let claimed = store.claim(&Claim::new("w", 9, Duration::from_secs(60))).await.unwrap();
+        assert_eq!(claimed.iter().map(|m| m.lease.id).collect::<Vec<_>>(), [c]);
+        let settled = store.settle(&[Settlement::delivered(&claimed[0].lease, None)]).await;
+        assert!(settled.unwrap()[0].is_settled());
+        // A refusal leaves nothing behind.
+        assert!(store.replay(c, "anna", "", None).await.is_err());
+        assert!(store.find(c).await.unwrap().is_some());
+    }
+    town.close().await;
+}
+
+/// Rights in it would be revoked, and what it holds might have our names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_of_somebody_else_is_left_alone() {
+    let town = Town::new().await;
+    town.run(
+        "CREATE SCHEMA shop; CREATE FUNCTION shop.price() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE SCHEMA empty",
+    )
+    .await;
+    let open = |name: &str| {
+        let schema = Schema::new(name).unwrap();
+        Postgres::open(&town.url, PostgresFixture::options(&schema)).unwrap()
+    };
+    for refused in [open("shop").migrate().await, open("shop").plan_migration().await] {
+        let Err(Error::Schema(text)) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(
+            text.contains("schema shop") && text.contains("price") && text.contains("choose another"),
+            "{text}"
+        );
+    }
+    let sql = "SELECT proacl IS NULL, (SELECT count(*) FROM pg_class WHERE relnamespace = pronamespace) FROM pg_proc WHERE proname = 'price'";
+    let row = town.client.query_one(sql, &[]).await.unwrap();
+    assert_eq!((row.get::<_, bool>(0), row.get::<_, i64>(1)), (true, 0));
+    open("empty").migrate().await.unwrap();
+    town.close().await;
+}

@@ -6,7 +6,13 @@ use tokio_postgres::Client;
 
 use crate::fixture::{PostgresFixture, session};
 
-const PRODUCER: &[&str] = &["enqueue", "enqueue_batch", "enqueue_bytes", "enqueue_many"];
+const PRODUCER: &[&str] = &[
+    "enqueue",
+    "enqueue_batch",
+    "enqueue_bytes",
+    "enqueue_many",
+    "schema_version",
+];
 const RELAY: &[&str] = &[
     "check_dedup",
     "claim_outbox_batch",
@@ -53,7 +59,7 @@ const OPERATOR: &[&str] = &[
     "schema_version",
     "settle_expired",
 ];
-const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages"];
+const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages", "schema_version"];
 /// Plain arithmetic that the views need, open to everybody.
 const OPEN: &[&str] = &[
     "digest",

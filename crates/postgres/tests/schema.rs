@@ -118,9 +118,12 @@ async fn a_missing_schema_says_what_to_do() {
 
 #[test]
 fn a_schema_name_with_a_quote_is_refused() {
-    for bad in ["a\"b", "a'b", "", "Posthouse", "pg_mine", "1a", "a-b", &"x".repeat(64)] {
+    for bad in ["a\"b", "a'b", "", "Posthouse", "pg_mine", "1a", "a-b", &"x".repeat(55)] {
         assert_eq!(Schema::new(bad).unwrap_err().field, "schema", "{bad}");
     }
+    let refused = Schema::new(&"x".repeat(55)).unwrap_err();
+    assert!(refused.problem.contains("at most 54"), "{}", refused.problem);
+    assert!(Schema::new(&"x".repeat(54)).is_ok());
 }
 
 /// Only the server knows its reserved words: they differ between its versions.
