@@ -339,3 +339,26 @@ async fn a_schema_of_somebody_else_is_left_alone() {
     open("empty").migrate().await.unwrap();
     town.close().await;
 }
+
+/// The least who can do it all: the right to make schemas here, and roles.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_has_to_be_a_superuser_to_make_schema_and_roles() {
+    let mut town = Town::new().await;
+    let (login, name) = (town.login("viewer").await, town.logins[0].clone());
+    town.run(&format!(
+        "ALTER ROLE {name} CREATEROLE; GRANT CREATE ON DATABASE {} TO {name}",
+        town.name
+    ))
+    .await;
+    let schema = Schema::new(&format!("{name}_s")).unwrap();
+    let store = Postgres::open(&login, PostgresFixture::options(&schema)).unwrap();
+    for _ in 0..2 {
+        store.migrate().await.unwrap();
+        town.logins.extend(store.make_roles().await.unwrap());
+    }
+    // Its roles go first, and once.
+    town.logins.sort();
+    town.logins.dedup();
+    town.logins.reverse();
+    town.close().await;
+}
