@@ -10,7 +10,7 @@ LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
         ('operator', '{replay,quarantine,cancel,resolve,discard,prune,repair_expired_leases,expired,settle_expired,
                        pause_destination,resume_destination,find_messages,counts,bearing,clock}',
                      '{schema_version,messages,backlog,attempts,audit,relay,pause}'),
-        ('viewer', '{counts}', '{schema_version,masked_messages,masked_attempts}')) r
+        ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r
 $$;
 
 -- Makes the roles of this schema, named after it, and grants them what they need and nothing else. Run it again after an upgrade.

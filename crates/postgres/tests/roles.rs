@@ -59,7 +59,7 @@ const OPERATOR: &[&str] = &[
     "schema_version",
     "settle_expired",
 ];
-const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages", "schema_version"];
+const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages"];
 /// Plain arithmetic that the views need, open to everybody.
 const OPEN: &[&str] = &[
     "digest",
