@@ -48,7 +48,7 @@ pub struct Attempt {
     pub attempt: u32,
     /// The label of the worker that held the lease.
     pub worker: String,
-    /// The fence of that lease.
+    /// The fence of that lease; nil where whoever asks may not act in its name.
     #[serde(skip)]
     pub token: LeaseToken,
     /// How it ended.

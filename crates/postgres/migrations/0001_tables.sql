@@ -281,6 +281,13 @@ CREATE TABLE posthouse.settings (
 );
 INSERT INTO posthouse.settings DEFAULT VALUES;
 
+-- What hides keys from viewers. One record, for the owner's eyes alone.
+CREATE TABLE posthouse.secret (
+    one  boolean PRIMARY KEY DEFAULT true CHECK (one),
+    salt bytea NOT NULL
+);
+INSERT INTO posthouse.secret (salt) VALUES (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+
 -- What a claim answers. A type, because a function's argument and its column cannot both be called tenant.
 CREATE TYPE posthouse.claimed AS (
     id uuid, lease_token uuid, epoch bigint, attempt int, tenant text, namespace text, topic text, order_key text,

@@ -11,10 +11,9 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION posthouse.content_hash(tenant text, namespace text, topic text, digest bytea) RETURNS bytea
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT sha256(posthouse.prefixed(convert_to(tenant, 'UTF8')) || posthouse.prefixed(convert_to(namespace, 'UTF8'))
-               || posthouse.prefixed(convert_to(topic, 'UTF8')) || posthouse.prefixed(digest))
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN sha256(posthouse.prefixed(convert_to(tenant, 'UTF8')) || posthouse.prefixed(convert_to(namespace, 'UTF8'))
+               || posthouse.prefixed(convert_to(topic, 'UTF8')) || posthouse.prefixed(digest));
 
 -- Keeps the receipt of a delivered message for its twins in content. The first one stands.
 CREATE OR REPLACE FUNCTION posthouse.keep_receipt(p_seq bigint, p_receipt text) RETURNS void

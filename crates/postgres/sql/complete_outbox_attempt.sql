@@ -37,19 +37,17 @@ END $$;
 
 -- Error text as it is recorded: no control characters, at most so many characters.
 CREATE OR REPLACE FUNCTION posthouse.clean(p_text text, p_most int) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT regexp_replace(left(p_text, p_most), '[\x01-\x1f\x7f-\x9f]', ' ', 'g')
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN regexp_replace(left(p_text, p_most), '[\x01-\x1f\x7f-\x9f]', ' ', 'g');
 
 -- A receipt as it is recorded: at most 1 KiB, whatever its characters take.
 CREATE OR REPLACE FUNCTION posthouse.clean_receipt(p_text text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN octet_length(left(p_text, 1024)) > 1024 THEN posthouse.clean(p_text, 256) ELSE posthouse.clean(p_text, 1024) END
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN octet_length(left(p_text, 1024)) > 1024 THEN posthouse.clean(p_text, 256) ELSE posthouse.clean(p_text, 1024) END;
 
 -- What whoever speaks of a lease must say. The worker's name is a label, but the evidence should have one.
 CREATE OR REPLACE FUNCTION posthouse.check_lease(p_id uuid, p_token uuid, p_worker text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
 BEGIN
     IF p_id IS NULL OR p_token IS NULL OR p_worker IS NULL THEN
         RAISE '%: must not be NULL', CASE WHEN p_id IS NULL THEN 'id' WHEN p_token IS NULL THEN 'lease_token' ELSE 'worker_id' END USING ERRCODE = 'P7006';

@@ -1,6 +1,6 @@
 -- Refuses what no store may accept, naming the field. The Rust library refuses the same before it sends anything.
 CREATE OR REPLACE FUNCTION posthouse.check_name(p_field text, p_value text, p_least int, p_most int) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
 BEGIN
     IF p_value IS NULL THEN RETURN; END IF;
     IF octet_length(p_value) < p_least THEN
@@ -13,7 +13,7 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION posthouse.check_headers(p_field text, p_headers jsonb) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
 DECLARE
     h record;
 BEGIN
@@ -78,10 +78,11 @@ END $$;
 -- A new id: a UUID of version 7, as the library makes them. By our clock to the microsecond, so that what is enqueued together
 -- stands together in the index.
 CREATE OR REPLACE FUNCTION posthouse.new_id() RETURNS uuid
-LANGUAGE sql VOLATILE AS $$
+LANGUAGE sql VOLATILE
+BEGIN ATOMIC
     SELECT encode(substr(int8send(t.us / 1000), 3) || substr(int4send((28672 + t.us % 1000 * 4096 / 1000)::int), 3) || substr(uuid_send(gen_random_uuid()), 9), 'hex')::uuid
-    FROM (SELECT (extract(epoch FROM posthouse.clock()) * 1000000)::bigint AS us) t
-$$;
+    FROM (SELECT (extract(epoch FROM posthouse.clock()) * 1000000)::bigint AS us) t;
+END;
 
 -- Enqueues one message with any content, in the caller's transaction. Answers its id, or that of its twin.
 CREATE OR REPLACE FUNCTION posthouse.enqueue_bytes(
@@ -128,7 +129,7 @@ $$;
 
 -- One field of a message in a batch, which must be a text if it is there. What is null is not there.
 CREATE OR REPLACE FUNCTION posthouse.text_field(p_in text, p_message jsonb, p_field text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
 BEGIN
     IF jsonb_typeof(p_message -> p_field) NOT IN ('string', 'null') THEN
         RAISE '%: must be a text', p_in || p_field USING ERRCODE = 'P7006';
@@ -169,7 +170,7 @@ END $$;
 
 -- An element of a list is an object, and has no field but the known ones.
 CREATE OR REPLACE FUNCTION posthouse.check_fields(p_list text, p_at bigint, p_object jsonb, p_known text[]) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
 DECLARE
     odd text;
 BEGIN

@@ -82,3 +82,20 @@ BEGIN
     answers := settle(e.seqs, e.tokens, e.epochs, e.outcomes, e.nexts, e.reasons, e.delays, e.budgets, e.codes, NULL, NULL);
     RETURN (SELECT count(*) FROM unnest(answers) a WHERE a = 'settled');
 END $$;
+
+-- The same of leases that were looked for before. Whoever calls it says which, and nothing else: what has not run out stays.
+CREATE OR REPLACE FUNCTION posthouse.settle_expired(p_seq bigint[], p_token uuid[], p_epoch bigint[]) RETURNS text[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    n CONSTANT int := cardinality(p_seq);
+    e record;
+BEGIN
+    SELECT array_agg(coalesce(d.next, 2)::bigint ORDER BY i.o) AS nexts, array_agg(d.reason::bigint ORDER BY i.o) AS reasons, array_agg(l.max_attempts::bigint ORDER BY i.o) AS budgets
+    INTO e FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o)
+    LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq AND l.token = i.token OFFSET 0) l ON true
+    LEFT JOIN LATERAL decide('lease_expired', l.attempts, l.max_attempts::int, l.releases::int, NULL, 0.5) d ON true;
+    RETURN settle(p_seq, p_token, p_epoch, array_fill(6::bigint, ARRAY[n]), e.nexts, e.reasons, array_fill(0::bigint, ARRAY[n]),
+                  e.budgets, array_fill('lease_expired'::text, ARRAY[n]), NULL, NULL);
+END $$;

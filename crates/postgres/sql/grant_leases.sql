@@ -123,6 +123,5 @@ BEGIN
 END $$;
 
 CREATE OR REPLACE FUNCTION posthouse.ms_between(p_from timestamptz, p_to timestamptz) RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (extract(epoch FROM p_to - p_from) * 1000)::bigint
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (extract(epoch FROM p_to - p_from) * 1000)::bigint;

@@ -20,9 +20,8 @@ END $$;
 
 -- The first lane of the next namespace; nothing after the last.
 CREATE OR REPLACE FUNCTION posthouse.after_space(p_lane bigint) RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT CASE WHEN p_lane >> 32 < 2147483647 THEN ((p_lane >> 32) + 1) << 32 END
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN p_lane >> 32 < 2147483647 THEN ((p_lane >> 32) + 1) << 32 END;
 
 -- The ranges of lanes that a claim may look into: everything, or one range for each namespace.
 CREATE OR REPLACE FUNCTION posthouse.lane_ranges(p_namespaces text[], OUT los bigint[], OUT his bigint[])

@@ -51,7 +51,9 @@ CREATE OR REPLACE VIEW posthouse.messages AS
 
 CREATE OR REPLACE VIEW posthouse.attempts AS
     SELECT m.id AS message_id, a.epoch::bigint AS epoch, a.generation, a.attempt, a.worker, posthouse.outcome_word(a.outcome) AS outcome,
-           a.code, a.error, a.receipt, a.started_at, a.finished_at, a.finished_at - a.started_at AS duration, a.token
+           a.code, a.error, a.receipt, a.started_at, a.finished_at, a.finished_at - a.started_at AS duration,
+           -- A token may hold other messages of its claim still: it is for those alone who may read the tables.
+           CASE WHEN (SELECT has_table_privilege('posthouse.attempt'::regclass, 'SELECT')) THEN a.token END AS token
     FROM posthouse.attempt a JOIN posthouse.message m ON m.seq = a.seq;
 
 -- What waits or is in flight, for whoever watches: reading it costs what the backlog costs, however many messages have ended. The

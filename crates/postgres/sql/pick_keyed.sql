@@ -65,7 +65,8 @@ END $$;
 -- The keys of a lane that claims visit, in a range of hashes, with the first record of each that is not out of the way; so many
 -- at most. Inlined into its callers, so that they stop it when they have enough.
 CREATE OR REPLACE FUNCTION posthouse.walk_keys(p_lane bigint, p_lo bigint, p_hi bigint, p_visits int) RETURNS TABLE (key_hash bigint, key text, pos bigint, seq bigint, due_at timestamptz, deliver_by timestamptz)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE
+BEGIN ATOMIC
     WITH RECURSIVE walk(key_hash, key, pos, seq, due_at, deliver_by, n) AS (
         (SELECT q.key_hash, q.key, q.pos, q.seq, q.due_at, q.deliver_by, 1 FROM posthouse.keyed q
          WHERE q.wait = 0 AND q.lane = p_lane AND q.key_hash >= p_lo AND q.key_hash <= p_hi ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1)
@@ -75,8 +76,8 @@ LANGUAGE sql STABLE AS $$
             WHERE q.wait = 0 AND q.lane = p_lane AND (q.key_hash, q.key) > (walk.key_hash, walk.key) AND q.key_hash <= p_hi
             ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1) x
         WHERE walk.n < p_visits)
-    SELECT w.key_hash, w.key, w.pos, w.seq, w.due_at, w.deliver_by FROM walk w
-$$;
+    SELECT w.key_hash, w.key, w.pos, w.seq, w.due_at, w.deliver_by FROM walk w;
+END;
 
 -- In each lane, from a random key on and around, the heads of due and free keys, locked; at most so many keys are visited.
 CREATE OR REPLACE FUNCTION posthouse.free_heads(

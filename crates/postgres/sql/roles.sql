@@ -1,13 +1,13 @@
 -- The roles of this schema, and what each needs: functions to execute, tables and views to read.
 CREATE OR REPLACE FUNCTION posthouse.role_rights() RETURNS TABLE (suffix text, functions text[], tables text[])
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
     SELECT r.* FROM (VALUES
         ('owner', '{}'::text[], '{}'::text[]),
-        ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many}', '{}'),
+        ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many}', '{schema_version}'),
         ('relay', '{claim_outbox_batch,complete_outbox_attempt,renew_lease,repair_expired_leases,record_conflict,check_dedup,
-                    grant_leases,settle,settle_delivered,renew,expired,enqueue_many,sample_floor,fall_asleep,wake_up,heartbeat,leave,prune}',
+                    grant_leases,settle,settle_delivered,settle_expired,renew,expired,enqueue_many,sample_floor,fall_asleep,wake_up,heartbeat,leave,prune}',
                   '{schema_version}'),
-        ('operator', '{replay,quarantine,cancel,resolve,discard,prune,repair_expired_leases,expired,settle,
+        ('operator', '{replay,quarantine,cancel,resolve,discard,prune,repair_expired_leases,expired,settle_expired,
                        pause_destination,resume_destination,find_messages,counts,bearing,clock}',
                      '{schema_version,messages,backlog,attempts,audit,relay,pause}'),
         ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r
@@ -21,6 +21,8 @@ DECLARE
     s CONSTANT text := current_schema();
     x record;
 BEGIN
+    -- One at a time, and none beside a migration.
+    PERFORM pg_advisory_xact_lock(7260, 1);
     FOR x IN SELECT s || '_' || r.suffix AS name, r.* FROM posthouse.role_rights() r
     LOOP
         IF NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = x.name) THEN
@@ -40,7 +42,9 @@ BEGIN
         RETURN NEXT x.name;
     END LOOP;
     -- Everything belongs to the owner from now on; whoever migrates next must be a member of it.
-    EXECUTE format('GRANT %I TO %I', s || '_owner', current_user);
+    IF NOT pg_has_role(current_user, s || '_owner', 'USAGE') THEN
+        EXECUTE format('GRANT %I TO %I', s || '_owner', current_user);
+    END IF;
     EXECUTE format('ALTER SCHEMA %I OWNER TO %I', s, s || '_owner');
     FOR x IN
         SELECT format('ALTER %s %I.%I OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, s, c.relname, s || '_owner') AS command
@@ -54,11 +58,13 @@ BEGIN
     END LOOP;
 END $$;
 
--- What viewers read: no keys, no receipts, no notes; a key's hash tells whether two are the same.
+-- What viewers read: no keys, no receipts, no notes; a key's hash tells whether two are the same. With a salt that they cannot read, and no
+-- function of its own that they could call: nobody confirms a guess.
 CREATE OR REPLACE VIEW posthouse.masked_messages AS
-    SELECT v.id, v.seq, v.tenant, v.namespace, v.topic, posthouse.mask(v.order_key) AS order_key, posthouse.mask(v.dedupe_key) AS dedupe_key, v.state, v.reason, v.attempts,
+    SELECT v.id, v.seq, v.tenant, v.namespace, v.topic, left(encode(sha256(s.salt || convert_to(v.order_key, 'UTF8')), 'hex'), 16) AS order_key,
+           left(encode(sha256(s.salt || convert_to(v.dedupe_key, 'UTF8')), 'hex'), 16) AS dedupe_key, v.state, v.reason, v.attempts,
            v.epoch, v.generation, v.worker, v.lease_until, v.due_at, v.created_at, v.updated_at, v.finished_at, v.last_code, v.max_attempts, v.deliver_by, v.bytes, v.kind, v.parent, v.destination
-    FROM posthouse.messages v;
+    FROM posthouse.messages v CROSS JOIN posthouse.secret s;
 
 CREATE OR REPLACE VIEW posthouse.masked_attempts AS
     SELECT a.message_id, a.epoch, a.generation, a.attempt, a.worker, a.outcome, a.code, a.started_at, a.finished_at, a.duration FROM posthouse.attempts a;

@@ -1,2 +1,3 @@
--- Whether the server takes this name without quotes, and how it encodes texts. Only it knows its reserved words.
-SELECT quote_ident($1) = $1, current_setting('server_encoding')
+-- Whether the server takes this name without quotes, how it encodes texts, and whether transactions must ask for READ COMMITTED. Only it knows its reserved words.
+SELECT pg_catalog.quote_ident($1) = $1, pg_catalog.current_setting('server_encoding'),
+       pg_catalog.current_setting('default_transaction_isolation') <> 'read committed'

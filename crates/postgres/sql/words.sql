@@ -1,22 +1,13 @@
 -- The words of the contract for the numbers in the tables.
 CREATE OR REPLACE FUNCTION posthouse.outcome_word(outcome smallint) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (ARRAY['delivered', 'duplicate', 'expanded', 'retry', 'rejected', 'lease_expired', 'lapsed'])[outcome]
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (ARRAY['delivered', 'duplicate', 'expanded', 'retry', 'rejected', 'lease_expired', 'lapsed'])[outcome];
 
 -- Reason 0 is a quarantined message, which is not dead and has none.
 CREATE OR REPLACE FUNCTION posthouse.reason_word(reason smallint) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (ARRAY['exhausted', 'rejected', 'lapsed', 'conflict', 'cancelled'])[reason]
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (ARRAY['exhausted', 'rejected', 'lapsed', 'conflict', 'cancelled'])[reason];
 
 CREATE OR REPLACE FUNCTION posthouse.kind_word(kind smallint) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (ARRAY['message', 'child'])[kind + 1]
-$$;
-
--- A name that viewers may see instead of a key.
-CREATE OR REPLACE FUNCTION posthouse.mask(key text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT left(encode(sha256(convert_to(key, 'UTF8')), 'hex'), 16)
-$$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (ARRAY['message', 'child'])[kind + 1];

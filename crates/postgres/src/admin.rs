@@ -78,7 +78,7 @@ impl Admin for Postgres {
         let size = filter.page_size() as usize;
         let more = seqs.len() > size;
         seqs.truncate(size);
-        let sql = "SELECT v.* FROM unnest($1) WITH ORDINALITY u(seq, o) CROSS JOIN LATERAL (SELECT v.* FROM posthouse.messages v WHERE v.seq = u.seq OFFSET 0) v ORDER BY u.o";
+        let sql = "SELECT v.* FROM pg_catalog.unnest($1) WITH ORDINALITY u(seq, o) CROSS JOIN LATERAL (SELECT v.* FROM posthouse.messages v WHERE v.seq = u.seq OFFSET 0) v ORDER BY u.o";
         let rows = self.rows(sql, &[(&seqs, Type::INT8_ARRAY)]).await?;
         let messages: Result<Vec<_>, _> = rows.iter().map(rows::message_view).collect();
         Ok(Page {
@@ -143,7 +143,7 @@ impl Admin for Postgres {
             (&within, Type::INT8),
         ];
         self.rows(
-            "SELECT posthouse.replay($1, $2, $3, $4 * interval '1 millisecond')",
+            "SELECT posthouse.replay($1, $2, $3, $4::float8 * interval '1 millisecond')",
             args,
         )
         .await
@@ -173,7 +173,7 @@ impl Admin for Postgres {
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1 * interval '1 millisecond', $2)";
+        let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
         let row = rows
             .first()

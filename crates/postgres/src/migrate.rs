@@ -1,9 +1,10 @@
 //! Making and upgrading the schema.
 
 use posthouse_core::{Error, Fit, Invalid, Migration, RolePlan, SchemaVersion, Upgrade};
-use tokio_postgres::{Client, IsolationLevel, Row, error::SqlState, types::Type};
+use std::sync::atomic::Ordering;
+use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, error::SqlState, types::Type};
 
-use crate::{Postgres, error::from_driver};
+use crate::{Postgres, error::from_driver, store::in_read_committed};
 
 /// The schema version that this library makes and needs.
 pub const SCHEMA_VERSION: i32 = 1;
@@ -69,6 +70,13 @@ impl Postgres {
         tx.batch_execute(&self.schema.apply(include_str!("../sql/migrate_begin.sql")))
             .await
             .map_err(from_driver)?;
+        if !self.standing(&*tx).await? {
+            let make = self.schema.apply("CREATE SCHEMA posthouse");
+            tx.batch_execute(&make).await.map_err(from_driver)?;
+        }
+        tx.batch_execute(&self.schema.apply(include_str!("../sql/migrate_make.sql")))
+            .await
+            .map_err(from_driver)?;
         let rows = tx.query_typed(&self.schema.apply(VERSION), &[]).await;
         let upgrade = self.upgrade(version(&rows.map_err(from_driver)?)?)?;
         if upgrade.fit == Fit::Newer {
@@ -97,7 +105,24 @@ impl Postgres {
     pub async fn plan_migration(&self) -> Result<Upgrade, Error> {
         let client = self.client().await?;
         self.check_server(&client).await?;
+        self.standing(&**client).await?;
         self.upgrade(self.found(&client).await?)
+    }
+
+    /// Whether the schema is there. Refuses one that holds what is not ours: rights in it would be revoked.
+    async fn standing(&self, client: &impl GenericClient) -> Result<bool, Error> {
+        let (sql, name) = (include_str!("../sql/standing.sql"), self.schema.as_str());
+        let rows = client.query_typed(sql, &[(&name, Type::TEXT)]).await;
+        let rows = rows.map_err(from_driver)?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::Internal("the server says nothing about the schema".into()))?;
+        if let Some(foreign) = row.try_get::<_, Option<String>>(1).map_err(from_driver)? {
+            return Err(Error::Schema(format!(
+                "schema {name} is in use by something else: it holds {foreign}, and no Posthouse; choose another schema, or move that away"
+            )));
+        }
+        row.try_get(0).map_err(from_driver)
     }
 
     fn upgrade(&self, found: Option<SchemaVersion>) -> Result<Upgrade, Error> {
@@ -113,7 +138,9 @@ impl Postgres {
     pub async fn make_roles(&self) -> Result<Vec<String>, Error> {
         self.check_schema().await?;
         let sql = self.schema.apply("SELECT posthouse.make_roles()");
-        let rows = self.query(&sql, &[]).await?;
+        let mut client = self.client().await?;
+        // Who waited for another must see what that one made.
+        let rows = in_read_committed(&mut client, &sql, &[]).await?;
         rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
     }
 
@@ -149,7 +176,7 @@ impl Postgres {
         )))
     }
 
-    /// Refuses a schema whose name would need quotes. Answers the encoding of the database.
+    /// Refuses a schema whose name would need quotes. Answers the encoding of the database, and notes how it begins transactions.
     async fn check_name(&self, client: &Client) -> Result<String, Error> {
         let (sql, name) = (include_str!("../sql/server.sql"), self.schema.as_str());
         let rows = client
@@ -159,6 +186,8 @@ impl Postgres {
         let row = rows
             .first()
             .ok_or_else(|| Error::Internal("the server says nothing about itself".into()))?;
+        self.explicit
+            .store(row.try_get(2).map_err(from_driver)?, Ordering::Relaxed);
         if row.try_get(0).map_err(from_driver)? {
             return row.try_get(1).map_err(from_driver);
         }

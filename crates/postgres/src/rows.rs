@@ -228,7 +228,8 @@ pub(crate) fn attempt(row: &Row) -> Result<Attempt, Error> {
         generation: small(row, "generation")?,
         attempt: small(row, "attempt")?,
         worker: get(row, "worker")?,
-        token: LeaseToken(get(row, "token")?),
+        // Nothing, for those who may not act as a worker.
+        token: LeaseToken(get::<Option<_>>(row, "token")?.unwrap_or_default()),
         outcome: word(row, "outcome")?,
         code: get(row, "code")?,
         error: get(row, "error")?,

@@ -7,8 +7,11 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Schema(String);
 
+const LONGEST: usize = 63 - "_operator".len();
+
 impl Schema {
-    /// The schema of this name: a lower-case letter or underscore, then letters, digits and underscores, at most 63 bytes.
+    /// The schema of this name: a lower-case letter or underscore, then letters, digits and underscores, at most 54 bytes:
+    /// its roles are called after it, `_operator` behind it, and a name has 63.
     ///
     /// Anything else would need quoting in every tool that our users type it into, and is refused; so are `public` and
     /// `information_schema`, which are not ours to revoke rights in.
@@ -19,7 +22,7 @@ impl Schema {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         if !starts
             || !rest
-            || name.len() > 63
+            || name.len() > LONGEST
             || name.starts_with("pg_")
             || ["public", "information_schema"].contains(&name)
         {
@@ -27,7 +30,7 @@ impl Schema {
             return Err(Invalid::new(
                 "schema",
                 format!(
-                    "{shown:?} is not a usable schema name (a-z, 0-9 and _, at most 63, not starting with a digit or pg_, not public)"
+                    "{shown:?} is not a usable schema name (a-z, 0-9 and _, at most {LONGEST}, not starting with a digit or pg_, not public)"
                 ),
             ));
         }
@@ -44,10 +47,6 @@ impl Schema {
         sql.replace("posthouse.", &format!("{}.", self.0))
             .replace("search_path = posthouse,", &format!("search_path = {},", self.0))
             .replace("SCHEMA posthouse", &format!("SCHEMA {}", self.0))
-            .replace(
-                "SCHEMA IF NOT EXISTS posthouse",
-                &format!("SCHEMA IF NOT EXISTS {}", self.0),
-            )
     }
 }
 

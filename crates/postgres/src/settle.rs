@@ -2,14 +2,14 @@
 
 use posthouse_core::{AttemptOutcome, DeadReason, Error, Next, Settlement, Verdict};
 
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
 use crate::{
     Arg, Call, Postgres, Schema,
     call::answer,
     enqueue::{enqueue_call, millis},
     error::from_driver,
-    store::Patience,
+    store::{Args, Patience},
 };
 
 /// What the function said about one settlement.
@@ -56,8 +56,14 @@ impl Postgres {
         if self.settle_delivered(&chosen).await? {
             return Ok(at.into_iter().map(|i| (i, Verdict::Settled)).collect());
         }
-        let call = call(&self.schema, &chosen);
-        let answers = answer(self.query(&call.sql, &call.typed()).await?)?;
+        let expired = |s: &&Settlement| s.step.evidence == Some(AttemptOutcome::LeaseExpired);
+        let rows = if chosen.iter().all(expired) {
+            self.settle_expired(&chosen).await?
+        } else {
+            let call = call(&self.schema, &chosen);
+            self.query(&call.sql, &call.typed()).await?
+        };
+        let answers = answer(rows)?;
         let answers = read_verdicts(answers, at.len())?;
         Ok(at.into_iter().zip(answers.into_iter().map(Answer::verdict)).collect())
     }
@@ -82,6 +88,21 @@ impl Postgres {
             .await?;
         let won: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(from_driver)?;
         Ok(usize::try_from(won).is_ok_and(|won| won == batch.len()))
+    }
+
+    /// What ran out: a call that operators may make too, because it can say nothing else.
+    async fn settle_expired(&self, batch: &[&Settlement]) -> Result<Vec<Row>, Error> {
+        let seqs: Vec<_> = batch.iter().map(|s| s.lease.seq).collect();
+        let tokens: Vec<_> = batch.iter().map(|s| s.lease.token.0).collect();
+        let epoch = |s: &&Settlement| i64::try_from(s.lease.standing.epoch).unwrap_or(i64::MAX);
+        let epochs: Vec<_> = batch.iter().map(epoch).collect();
+        let sql = format!("SELECT {}.settle_expired($1, $2, $3)", self.schema);
+        let args: Args<'_> = &[
+            (&seqs, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&epochs, Type::INT8_ARRAY),
+        ];
+        self.query(&sql, args).await
     }
 
     /// All together first. If a follow-up is refused, halves, until the one that is to blame stands alone.

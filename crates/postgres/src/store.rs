@@ -6,9 +6,15 @@ use posthouse_core::{
     Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay, Renewal,
     Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio_postgres::{
-    Row,
+    Client, IsolationLevel, Row,
     types::{ToSql, Type},
 };
 
@@ -61,6 +67,8 @@ pub struct Postgres {
     pub(crate) options: Options,
     pub(crate) floors: Mutex<FloorBook>,
     bell: Bell,
+    /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
+    pub(crate) explicit: AtomicBool,
 }
 
 impl Postgres {
@@ -116,6 +124,7 @@ impl Postgres {
             options,
             floors,
             bell,
+            explicit: AtomicBool::new(false),
         })
     }
 
@@ -159,7 +168,10 @@ impl Postgres {
     }
 
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-        let client = self.client().await?;
+        let mut client = self.client().await?;
+        if self.explicit.load(Ordering::Relaxed) {
+            return in_read_committed(&mut client, sql, args).await;
+        }
         let answer = client.query_typed(sql, args).await;
         if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
             // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
@@ -167,6 +179,22 @@ impl Postgres {
             client.simple_query("").await.ok();
         }
         answer.map_err(from_driver)
+    }
+}
+
+/// Runs one statement as a transaction of its own that sees what others have just committed, whatever the database begins by default.
+pub(crate) async fn in_read_committed(client: &mut Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+    let begin = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::ReadCommitted);
+    let tx = begin.start().await.map_err(from_driver)?;
+    match tx.query_typed(sql, args).await {
+        Ok(rows) => tx.commit().await.map_err(from_driver).map(|()| rows),
+        Err(e) => {
+            // Waited for, so that the locks are gone.
+            tx.rollback().await.ok();
+            Err(from_driver(e))
+        }
     }
 }
 

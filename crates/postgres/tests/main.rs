@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod arguments;
+mod attack;
 mod batch;
 mod contract;
 mod controls;

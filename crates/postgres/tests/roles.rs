@@ -6,7 +6,13 @@ use tokio_postgres::Client;
 
 use crate::fixture::{PostgresFixture, session};
 
-const PRODUCER: &[&str] = &["enqueue", "enqueue_batch", "enqueue_bytes", "enqueue_many"];
+const PRODUCER: &[&str] = &[
+    "enqueue",
+    "enqueue_batch",
+    "enqueue_bytes",
+    "enqueue_many",
+    "schema_version",
+];
 const RELAY: &[&str] = &[
     "check_dedup",
     "claim_outbox_batch",
@@ -26,6 +32,7 @@ const RELAY: &[&str] = &[
     "schema_version",
     "settle",
     "settle_delivered",
+    "settle_expired",
     "wake_up",
 ];
 const OPERATOR: &[&str] = &[
@@ -50,7 +57,7 @@ const OPERATOR: &[&str] = &[
     "resolve",
     "resume_destination",
     "schema_version",
-    "settle",
+    "settle_expired",
 ];
 const VIEWER: &[&str] = &["counts", "masked_attempts", "masked_messages"];
 /// Plain arithmetic that the views need, open to everybody.
@@ -59,7 +66,6 @@ const OPEN: &[&str] = &[
     "key_hash",
     "kind_word",
     "lane",
-    "mask",
     "outcome_word",
     "prefixed",
     "reason_word",

@@ -88,6 +88,22 @@ fn no_pinned_function_is_compiled() {
     }
 }
 
+/// What a function calls is found when it is made, or by its own path: never by the path of whoever calls it. Two are called for each
+/// lane, where a path of their own would cost more than what they do; the owner alone may call them, and does so from functions that have one.
+#[tokio::test]
+async fn no_function_runs_by_its_callers_path() {
+    let fx = PostgresFixture::new().await;
+    // The tests have put their own clock there.
+    fx.open().await.migrate().await.unwrap();
+    let open = "SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p
+        WHERE p.pronamespace = trim(trailing '.' FROM 'posthouse.')::regnamespace AND p.prosqlbody IS NULL
+          AND NOT EXISTS (SELECT FROM unnest(p.proconfig) c WHERE c LIKE 'search_path=%, pg_temp')";
+    assert_eq!(fx.one(open).await, "next_lane next_topic");
+    let granted = "SELECT count(*) FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) a
+        WHERE p.pronamespace = trim(trailing '.' FROM 'posthouse.')::regnamespace AND p.proname IN ('next_lane', 'next_topic') AND a.grantee <> p.proowner";
+    assert_eq!(fx.one(granted).await, "0");
+}
+
 #[tokio::test]
 async fn a_missing_schema_says_what_to_do() {
     let options = Options {
@@ -102,9 +118,12 @@ async fn a_missing_schema_says_what_to_do() {
 
 #[test]
 fn a_schema_name_with_a_quote_is_refused() {
-    for bad in ["a\"b", "a'b", "", "Posthouse", "pg_mine", "1a", "a-b", &"x".repeat(64)] {
+    for bad in ["a\"b", "a'b", "", "Posthouse", "pg_mine", "1a", "a-b", &"x".repeat(55)] {
         assert_eq!(Schema::new(bad).unwrap_err().field, "schema", "{bad}");
     }
+    let refused = Schema::new(&"x".repeat(55)).unwrap_err();
+    assert!(refused.problem.contains("at most 54"), "{}", refused.problem);
+    assert!(Schema::new(&"x".repeat(54)).is_ok());
 }
 
 /// Only the server knows its reserved words: they differ between its versions.
