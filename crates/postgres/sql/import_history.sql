@@ -44,7 +44,7 @@ END $$;
 -- Whether this very transaction enqueued a message that it sees: who wrote it has not ended, and only we see what we have not
 -- committed. Asked only for what was made since we began: of an older one the number may have been used twice.
 CREATE OR REPLACE FUNCTION posthouse.is_own(p_xmin xid, p_created_at timestamptz) RETURNS boolean
-LANGUAGE sql VOLATILE AS $$
+LANGUAGE sql VOLATILE SET search_path = posthouse, pg_temp AS $$
     SELECT CASE WHEN p_created_at < now() OR o.ahead > 2147483647 THEN false ELSE pg_xact_status((o.own + o.ahead)::text::xid8) = 'in progress' END
     -- Numbers of 32 bits go round, those of 64 do not. Ours is the first, and those of our savepoints come after it.
     FROM (SELECT c.own, (p_xmin::text::bigint - c.own) & 4294967295 AS ahead FROM (SELECT pg_current_xact_id()::text::bigint AS own) c) o

@@ -1,6 +1,3 @@
--- Like every function that is not resolved when it is made.
-ALTER FUNCTION posthouse.guess SET search_path = posthouse, pg_temp;
-ALTER FUNCTION posthouse.is_own SET search_path = posthouse, pg_temp;
 -- Nobody calls anything until a role is given the right to; but for the plain arithmetic that the views and other languages need:
 -- PostgreSQL asks whoever reads a view for the right to each function in it.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA posthouse FROM PUBLIC;
