@@ -427,7 +427,9 @@ Examples:
   posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --reason 'it is back'
 
 By filter it needs --dry-run, which changes nothing, or --yes. It stops when their destination is
-paused or fails again.")]
+paused or fails again. What dies after it has begun is left for the next time. It leaves out, and
+counts, what was cancelled, unless --because says cancelled, and what has passed its deliver-by,
+unless --deliver-in gives it a new one or --because says lapsed.")]
 pub struct Replay {
     /// The messages
     #[arg(value_name = "ID", value_parser = message_id)]
