@@ -88,6 +88,16 @@ impl Output {
         }
     }
 
+    /// Says that there may be more of a list, and how to get it: to programs as a line of JSON, which `--quiet` does not silence.
+    /// `stopped` is what ended this page: `limit` or `patience`.
+    pub fn next_page(&self, before: i64, stopped: &str, text: &str) {
+        if self.json {
+            say(&json!({ "next": { "before": before, "stopped": stopped } }).to_string());
+        } else {
+            self.note(text);
+        }
+    }
+
     /// Remembers which messages are still to be done, the one in hand in front: a failure names those that were not tried.
     pub fn in_hand(&self, ids: &[MessageId]) {
         self.in_hand.replace(ids.to_vec());

@@ -100,12 +100,13 @@ pub async fn list(mut filter: Filter, patience: Duration, store: &str, out: &Out
         out.data(&table(&messages, out))?;
     }
     match next {
-        Some(next) if full => out.note(&format!("There may be more: add --before {next}")),
+        Some(next) if full => out.next_page(next, "limit", &format!("There may be more: add --before {next}")),
         Some(next) => {
             let looked = looked_back(&*admin, next).await?;
-            out.note(&format!(
+            let text = format!(
                 "Looked at the messages {looked}, and stopped. There may be more: add --before {next}, or a longer --patience"
-            ));
+            );
+            out.next_page(next, "patience", &text);
         }
         None => {}
     }
