@@ -262,7 +262,10 @@ Examples:
 #[command(after_help = "\
 Examples:
   posthouse messages list --state pending --topic order.placed
-  posthouse messages list --since 2h --json | jq -r .id")]
+  posthouse messages list --since 2h --json | jq -r .id
+
+With --json, when there may be more, the last line on standard error is
+{\"next\":{\"before\":SEQ,\"stopped\":\"limit\"}}, or \"patience\": go on with --before SEQ.")]
 pub struct List {
     /// Only those that are pending, leased, done, dead or quarantined
     #[arg(long, value_name = "STATE", value_parser = words(State::ALL, State::as_str), hide_possible_values = true)]
@@ -401,7 +404,10 @@ It cannot be undone.")]
 #[command(after_help = "\
 Examples:
   posthouse dead list --reason exhausted --code http_503
-  posthouse dead list --quarantined --tenant acme")]
+  posthouse dead list --quarantined --tenant acme
+
+With --json, when there may be more, the last line on standard error is
+{\"next\":{\"before\":SEQ,\"stopped\":\"limit\"}}, or \"patience\": go on with --before SEQ.")]
 pub struct DeadList {
     /// Only those that are exhausted, rejected, lapsed, in conflict or cancelled
     #[arg(long, value_name = "REASON", value_parser = words(DeadReason::ALL, DeadReason::as_str))]
@@ -427,7 +433,9 @@ Examples:
   posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --reason 'it is back'
 
 By filter it needs --dry-run, which changes nothing, or --yes. It stops when their destination is
-paused or fails again.")]
+paused or fails again. What dies after it has begun is left for the next time. It leaves out, and
+counts, what was cancelled, unless --because says cancelled, and what has passed its deliver-by,
+unless --deliver-in gives it a new one or --because says lapsed.")]
 pub struct Replay {
     /// The messages
     #[arg(value_name = "ID", value_parser = message_id)]
@@ -496,7 +504,10 @@ pub struct Prune {
 #[command(after_help = "\
 Examples:
   posthouse audit --actor anna
-  posthouse audit --message 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json")]
+  posthouse audit --message 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json
+
+With --json, when there may be more, the last line on standard error is
+{\"next\":{\"before\":N,\"stopped\":\"limit\"}}: go on with --before N.")]
 pub struct Audit {
     /// Only of this message
     #[arg(long, value_name = "ID", value_parser = message_id)]

@@ -163,6 +163,12 @@ fn next_step(error: &Error) -> (String, Option<String>) {
         }),
         Error::NotFound(_) => Some("see what there is: posthouse messages list".to_owned()),
         Error::Contention(_) => Some("the database is busy; try again".to_owned()),
+        Error::Unavailable(source) if is_read_only(&source.to_string()) => {
+            return (
+                format!("the store cannot be written, not even to look at it: {source}"),
+                Some(READ_ONLY.to_owned()),
+            );
+        }
         Error::Timeout(_) | Error::Unavailable(_) => {
             Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
         }
@@ -186,6 +192,14 @@ fn next_step(error: &Error) -> (String, Option<String>) {
     (text, help)
 }
 
+/// What to do about a file that we may only read. SQLite's log lies beside it, and readers write there too.
+const READ_ONLY: &str = "let this user write the SQLite file and its folder (its owner, its permissions, a mount that is read-only), or look at a copy of it";
+
+/// Whether it is SQLite's word for a file, or a folder, that is there and may not be written.
+fn is_read_only(text: &str) -> bool {
+    text.contains("readonly database")
+}
+
 /// The flag that sets a field, where the two have different names.
 fn flag_of(field: &str) -> Option<&'static str> {
     match field {
@@ -195,5 +209,32 @@ fn flag_of(field: &str) -> Option<&'static str> {
         "store" => Some("--store or POSTHOUSE_STORE__URL"),
         "schema" => Some("?schema= in --store or POSTHOUSE_STORE__URL"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is there, so "cannot be reached" would send people looking in the wrong place. SQLite itself is asked for its words:
+    /// permissions do not bind a superuser, so that no file of a test would do.
+    #[test]
+    fn a_store_that_may_only_be_read_is_called_that() {
+        let db = rusqlite::Connection::open_in_memory().expect("memory");
+        db.pragma_update(None, "query_only", true).expect("a pragma");
+        let said = db.execute_batch("CREATE TABLE t (n)").expect_err("it may only be read");
+        let failure = Failure::from(Error::Unavailable(format!("shop.db: {said}").into()));
+        assert_eq!(
+            (failure.exit, failure.code),
+            (Exit::Unavailable, Code::Unavailable.as_str())
+        );
+        assert!(
+            failure
+                .message
+                .starts_with("the store cannot be written, not even to look at it: shop.db")
+        );
+        assert!(failure.help.is_some_and(|help| help.contains("its folder")));
+        let away = Failure::from(Error::Unavailable("connection refused".into()));
+        assert!(away.message.contains("cannot be reached"), "{}", away.message);
     }
 }

@@ -1,10 +1,11 @@
 //! Where text goes: data to standard output, everything that is said about it to standard error.
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
-use posthouse::Timestamp;
+use posthouse::{MessageId, Timestamp};
 use serde::Serialize;
 use serde_json::json;
 use std::{
+    cell::RefCell,
     fmt::Write as _,
     io::{self, IsTerminal, Write},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -20,13 +21,15 @@ use crate::{
 pub const WIDTH: u16 = 100;
 
 /// The two streams, and how they are to be written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Output {
     /// Data is for programs.
     pub json: bool,
     quiet: bool,
     data_in_color: bool,
     notes_in_color: bool,
+    /// The message in hand and those that come after it.
+    in_hand: RefCell<Vec<MessageId>>,
 }
 
 impl Output {
@@ -37,6 +40,7 @@ impl Output {
             quiet: global.quiet,
             data_in_color: global.color.is_on(io::stdout().is_terminal()),
             notes_in_color: global.color.is_on(io::stderr().is_terminal()),
+            in_hand: RefCell::default(),
         }
     }
 
@@ -47,6 +51,7 @@ impl Output {
             quiet: false,
             data_in_color: false,
             notes_in_color: false,
+            in_hand: RefCell::default(),
         }
     }
 
@@ -83,11 +88,30 @@ impl Output {
         }
     }
 
+    /// Says that there may be more of a list, and how to get it: to programs as a line of JSON, which `--quiet` does not silence.
+    /// `stopped` is what ended this page: `limit` or `patience`.
+    pub fn next_page(&self, before: i64, stopped: &str, text: &str) {
+        if self.json {
+            say(&json!({ "next": { "before": before, "stopped": stopped } }).to_string());
+        } else {
+            self.note(text);
+        }
+    }
+
+    /// Remembers which messages are still to be done, the one in hand in front: a failure names those that were not tried.
+    pub fn in_hand(&self, ids: &[MessageId]) {
+        self.in_hand.replace(ids.to_vec());
+    }
+
     /// Says why it failed. Not silenced by anything.
     pub fn failure(&self, failure: &Failure) {
         if failure.exit == Exit::Ok {
             return;
         }
+        let in_hand = self.in_hand.borrow();
+        let not_tried = in_hand.get(1..).unwrap_or_default();
+        // Whoever interrupts does not wait for the answer.
+        let unknown = in_hand.first().filter(|_| failure.exit == Exit::Interrupted);
         if self.json {
             let Failure {
                 code,
@@ -96,17 +120,33 @@ impl Output {
                 retryable,
                 ..
             } = failure;
-            let error = json!({"code": code, "message": message, "help": help, "retryable": retryable});
+            let mut error = json!({"code": code, "message": message, "help": help, "retryable": retryable});
+            if !not_tried.is_empty() {
+                error["not_tried"] = json!(not_tried);
+            }
+            if let Some(id) = unknown {
+                error["unknown"] = json!([id]);
+            }
             return say(&json!({ "error": error }).to_string());
         }
         let mark = paint(self.notes_in_color, Paint::Red, "error:");
         say(&format!("{mark} {}", visible(&failure.message)));
-        if let Some(help) = &failure.help {
+        let more = |word: &str, text: &str| {
             say(&format!(
                 "{} {}",
-                paint(self.notes_in_color, Paint::Cyan, " help:"),
-                visible(help)
+                paint(self.notes_in_color, Paint::Cyan, word),
+                visible(text)
             ));
+        };
+        if let Some(help) = &failure.help {
+            more(" help:", help);
+        }
+        if let Some(id) = unknown {
+            more(" may have been done:", &id.to_string());
+        }
+        if !not_tried.is_empty() {
+            let ids: Vec<_> = not_tried.iter().map(MessageId::to_string).collect();
+            more(" not tried:", &ids.join(" "));
         }
     }
 
@@ -167,6 +207,37 @@ fn plain_table(heading: &[&str], items: Vec<Vec<String>>) -> Table {
 /// Standard error is the last resort: when it cannot be written, there is nobody left to tell.
 fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// The sum of long work. It is told however the work ends: also when an error or Ctrl-C drops it.
+pub struct Tally<T, F: Fn(&T, bool) -> Result<(), Failure>> {
+    /// What was done so far.
+    pub sum: T,
+    tell: F,
+    told: bool,
+}
+
+impl<T, F: Fn(&T, bool) -> Result<(), Failure>> Tally<T, F> {
+    /// Begins with a sum. `tell` also learns whether all of the work was done.
+    pub fn new(sum: T, tell: F) -> Self {
+        let told = false;
+        Self { sum, tell, told }
+    }
+
+    /// Tells the sum of work that came to an end.
+    pub fn end(mut self, complete: bool) -> Result<(), Failure> {
+        self.told = true;
+        (self.tell)(&self.sum, complete)
+    }
+}
+
+impl<T, F: Fn(&T, bool) -> Result<(), Failure>> Drop for Tally<T, F> {
+    fn drop(&mut self) {
+        if !self.told {
+            // Why it ended is said elsewhere, and matters more.
+            let _ = (self.tell)(&self.sum, false);
+        }
+    }
 }
 
 /// What colours mean here.

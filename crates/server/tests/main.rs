@@ -3,6 +3,7 @@
 // A helper of a test fails by panicking, like the test itself.
 #![allow(clippy::unwrap_used)]
 
+mod bulk;
 mod demo;
 mod migrate;
 mod operating;

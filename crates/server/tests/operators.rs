@@ -188,6 +188,11 @@ fn roles_are_for_postgresql() {
     );
 }
 
+/// What the list of everything rare says beside it, which is nothing when there is no more.
+fn all_of(place: &Place) -> String {
+    place.run(&["messages", "list", "--json", "--topic", "rare"]).stderr
+}
+
 /// A store looks at so many messages for one answer; the program goes on, for as long as it is told.
 #[test]
 fn a_list_that_stops_says_how_far_it_looked() {
@@ -206,6 +211,25 @@ fn a_list_that_stops_says_how_far_it_looked() {
     assert_eq!((all.len(), &all[0]["id"]), (1, &oldest.into()));
     let stopped = place.run(&[&list[..], &["--patience", "0s"]].concat());
     assert_eq!(stopped.ok(), "");
+    let next = |run: &crate::support::Run| -> serde_json::Value {
+        serde_json::from_str(run.stderr.lines().last().unwrap()).unwrap()
+    };
+    assert_eq!(
+        next(&stopped),
+        serde_json::json!({"next": {"before": 10002, "stopped": "patience"}})
+    );
+    // Not silenced: for a program it is no remark.
+    let full = place.run(&["messages", "list", "--json", "--quiet", "--limit", "2"]);
+    assert_eq!(full.json().len(), 2);
+    let last = full.json()[1]["seq"].clone();
+    assert_eq!(
+        next(&full),
+        serde_json::json!({"next": {"before": last, "stopped": "limit"}})
+    );
+    assert_eq!(all_of(&place), "");
+
+    let list = ["messages", "list", "--topic", "rare"];
+    let stopped = place.run(&[&list[..], &["--patience", "0s"]].concat());
     let told: Vec<_> = stopped.stderr.lines().collect();
     assert_eq!(told[0], "No messages.");
     assert!(told[1].starts_with("Looked at the messages from 20"), "{told:?}");
@@ -213,6 +237,6 @@ fn a_list_that_stops_says_how_far_it_looked() {
         told[1].ends_with("and stopped. There may be more: add --before 10002, or a longer --patience"),
         "{told:?}"
     );
-    let rest = place.run(&[&list[..], &["--patience", "0s", "--before", "10002"]].concat());
+    let rest = place.run(&[&list[..], &["--json", "--patience", "0s", "--before", "10002"]].concat());
     assert_eq!(rest.json().len(), 1);
 }

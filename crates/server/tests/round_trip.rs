@@ -159,6 +159,9 @@ fn a_list_is_filtered_and_paged() {
         assert_eq!([ids(&["--state", "pending"]), ids(&["--state", "dead"])], [4, 0]);
         let page = place.run(&["messages", "list", "--json", "--limit", "3"]);
         let last = page.json()[2]["seq"].to_string();
+        let next = format!("{{\"next\":{{\"before\":{last},\"stopped\":\"limit\"}}}}\n");
+        assert_eq!(page.stderr, next);
+        let page = place.run(&["messages", "list", "--limit", "3"]);
         assert_eq!(page.stderr, format!("There may be more: add --before {last}\n"));
         assert_eq!(ids(&["--before", &last]), 1);
     }

@@ -29,7 +29,8 @@ pub async fn run(args: &Audit, store: &str, out: &Output) -> Result<(), Failure>
     }
     match lines.last() {
         Some(last) if lines.len() == filter.page_size() as usize => {
-            out.note(&format!("There may be more: add --before {}", last.n));
+            let text = format!("There may be more: add --before {}", last.n);
+            out.next_page(last.n, "limit", &text);
         }
         _ => {}
     }

@@ -2,8 +2,9 @@
 
 use posthouse::{
     AnyStore, Filter, State,
-    bulk::{BulkReplay, Preview, Replayed},
+    bulk::{BulkReplay, LeftOut, Preview, Replayed},
 };
+use serde::Serialize;
 use std::{
     fmt::Write as _,
     time::{Duration, Instant},
@@ -13,7 +14,7 @@ use super::messages;
 use crate::{
     cli::{Dead, DeadList, Replay},
     exit::Failure,
-    output::{Output, visible},
+    output::{Output, Tally, visible},
 };
 
 /// `dead ...`
@@ -52,13 +53,8 @@ const fn state(quarantined: bool) -> State {
 
 async fn replay_by_id(args: &Replay, store: &str, out: &Output) -> Result<(), Failure> {
     let admin = AnyStore::open(store).await?.admin();
-    for id in &args.ids {
-        admin
-            .replay(*id, &args.who.actor, &args.who.reason, args.deliver_in)
-            .await?;
-        messages::done(out, *id, "replayed")?;
-    }
-    Ok(())
+    let replay = |id| admin.replay(id, &args.who.actor, &args.who.reason, args.deliver_in);
+    messages::in_turn(&args.ids, out, "replayed", replay).await
 }
 
 async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<(), Failure> {
@@ -76,45 +72,96 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
     };
     let admin = AnyStore::open(store).await?.admin();
     let preview = bulk.preview(&*admin).await?;
+    if args.dry_run && out.json {
+        return out.document(&preview);
+    }
     if args.dry_run {
-        return if out.json {
-            out.document(&preview)
-        } else {
-            out.data(&told(&preview, out))
-        };
+        out.data(&told(&preview, out))?;
+        left_out(&preview.left_out, out);
+        return Ok(());
     }
     if !args.yes && preview.count.value == 0 {
-        out.note("No message matches; there is nothing to replay.");
+        out.note(match preview.left_out.sum() {
+            0 => "No message matches; there is nothing to replay.",
+            _ => "There is nothing to replay.",
+        });
+        left_out(&preview.left_out, out);
         return Ok(());
     }
     if !args.yes {
+        left_out(&preview.left_out, out);
         let (n, what) = (number(&preview), "nothing was changed");
         return Err(Failure::not_confirmed(format!("this would replay {n}; {what}"))
             .help("look at them with --dry-run, then add --yes"));
     }
+    let mut tally = Tally::new(Replayed::default(), |done: &Replayed, complete| {
+        out.progress("");
+        summary(done, complete, out)
+    });
     let mut last = Instant::now();
     let progress = |done: &Replayed| {
+        tally.sum = done.clone();
         if last.elapsed() > Duration::from_millis(100) {
             last = Instant::now();
             out.progress(&format!("{} of {}", done.replayed + done.moved, preview.count.value));
         }
     };
-    let done = bulk.run(&*admin, progress).await;
-    out.progress("");
-    let done = done?;
-    if out.json {
-        out.document(&done)?;
-    } else {
-        let moved = match done.moved {
-            0 => String::new(),
-            n => format!("; {n} had been moved by somebody else"),
-        };
-        out.data(&format!("{} replayed{moved}", done.replayed))?;
-    }
-    match done.stopped {
+    let done = bulk.run(&*admin, progress).await?;
+    let stopped = done.stopped.clone();
+    tally.sum = done;
+    tally.end(stopped.is_none())?;
+    match stopped {
         Some(cause) => Err(Failure::stopped(format!("stopped before the end: {cause}"))
             .help("what was replayed stays replayed; run it again for the rest")),
         None => Ok(()),
+    }
+}
+
+/// What `dead replay --json` writes.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    done: &'a Replayed,
+    /// Whether it came to the end of what was asked for.
+    complete: bool,
+}
+
+/// What a replay did, or had done when it ended before its time.
+fn summary(done: &Replayed, complete: bool, out: &Output) -> Result<(), Failure> {
+    if out.json {
+        return out.document(&Document { done, complete });
+    }
+    let moved = match done.moved {
+        0 => String::new(),
+        n => format!("; {n} had been moved by somebody else"),
+    };
+    out.data(&format!("{} replayed{moved}", done.replayed))?;
+    if !complete && done.stopped.is_none() {
+        out.note("It did not come to its end. One more may have been replayed: posthouse audit --action replay");
+    }
+    left_out(&done.left_out, out);
+    if done.later > 0 {
+        let n = done.later;
+        out.note(&format!(
+            "Left for the next time, because they died after this one had begun: {n}."
+        ));
+    }
+    Ok(())
+}
+
+/// Says what matches and is not replayed, and how to include it.
+fn left_out(left: &LeftOut, out: &Output) {
+    if left.cancelled > 0 {
+        let n = left.cancelled;
+        out.note(&format!(
+            "Left out, because an operator cancelled them: {n}. To replay them: --because cancelled"
+        ));
+    }
+    if left.lapsed > 0 {
+        let n = left.lapsed;
+        out.note(&format!(
+            "Left out, because their deliver-by has passed: {n}. To replay them: --deliver-in TIME, or --because lapsed"
+        ));
     }
 }
 

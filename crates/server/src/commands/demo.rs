@@ -33,7 +33,7 @@ const LEASE: Duration = Duration::from_millis(300);
 /// Runs the command.
 pub async fn run(args: &Demo, out: &Output) -> Result<(), Failure> {
     let place = Place::new(args.keep.as_deref())?;
-    let mut stage = Stage::open(&place.file, *out)?;
+    let mut stage = Stage::open(&place.file, out.clone())?;
     stage.opening(&place)?;
     let order = stage.committed_together().await?;
     stage.rolled_back_together().await?;

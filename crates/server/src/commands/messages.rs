@@ -100,12 +100,13 @@ pub async fn list(mut filter: Filter, patience: Duration, store: &str, out: &Out
         out.data(&table(&messages, out))?;
     }
     match next {
-        Some(next) if full => out.note(&format!("There may be more: add --before {next}")),
+        Some(next) if full => out.next_page(next, "limit", &format!("There may be more: add --before {next}")),
         Some(next) => {
             let looked = looked_back(&*admin, next).await?;
-            out.note(&format!(
+            let text = format!(
                 "Looked at the messages {looked}, and stopped. There may be more: add --before {next}, or a longer --patience"
-            ));
+            );
+            out.next_page(next, "patience", &text);
         }
         None => {}
     }
@@ -155,10 +156,24 @@ type Act =
 /// Does a verb to each of several messages; stops at the first that refuses.
 pub async fn each(args: &Verb, store: &str, out: &Output, word: &str, act: Act) -> Result<(), Failure> {
     let admin = AnyStore::open(store).await?.admin();
-    for id in &args.ids {
-        act(&*admin, *id, &args.who).await?;
+    in_turn(&args.ids, out, word, |id| act(&*admin, id, &args.who)).await
+}
+
+/// The same for any work. Those that were not tried are named by the failure.
+pub async fn in_turn<F: Future<Output = Result<(), Error>>>(
+    ids: &[MessageId],
+    out: &Output,
+    word: &str,
+    act: impl Fn(MessageId) -> F,
+) -> Result<(), Failure> {
+    let mut rest = ids;
+    while let Some((id, others)) = rest.split_first() {
+        out.in_hand(rest);
+        act(*id).await?;
         done(out, *id, word)?;
+        rest = others;
     }
+    out.in_hand(rest);
     Ok(())
 }
 

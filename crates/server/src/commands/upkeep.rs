@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{
     cli::{Prune, Repair},
     exit::Failure,
-    output::Output,
+    output::{Output, Tally},
 };
 
 /// `repair`
@@ -35,15 +35,18 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
         );
     }
     let admin = AnyStore::open(store).await?.admin();
-    let mut sum = Pruned::default();
+    let mut tally = Tally::new(Pruned::default(), |sum: &Pruned, _| pruned(sum, out));
     loop {
         let round = admin.prune(args.older_than, AT_ONCE).await?;
-        sum.messages += round.messages;
-        sum.dedupe_keys += round.dedupe_keys;
+        tally.sum.messages += round.messages;
+        tally.sum.dedupe_keys += round.dedupe_keys;
         if !round.more {
-            break;
+            return tally.end(true);
         }
     }
+}
+
+fn pruned(sum: &Pruned, out: &Output) -> Result<(), Failure> {
     if out.json {
         return out.document(&json!({ "messages": sum.messages, "dedupe_keys": sum.dedupe_keys }));
     }
