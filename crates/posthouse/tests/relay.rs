@@ -1,7 +1,8 @@
 //! The relay on the store in memory, in a time that moves when everybody sleeps.
 
 use posthouse::{
-    Admin, Attempt, AttemptOutcome, Delivery, Error, Filter, Message, MessageView, Outcome, Relay, RetryPolicy, State,
+    Admin, AnyStore, Attempt, AttemptOutcome, Delivery, Error, Filter, Message, MessageView, Outcome, Relay,
+    RetryPolicy, State,
     relay::{Destination, local, local_delivery},
 };
 use posthouse_testkit::{Memory, memory};
@@ -356,4 +357,65 @@ async fn settings_that_make_no_sense_are_refused_by_name() {
     }
     let outcome = Outcome::Delivered { receipt: None };
     assert_eq!(posthouse::relay::IntoOutcome::into_outcome(()), outcome);
+}
+
+/// Two relays on a real store, in real time: everything once, keys in order.
+async fn two_relays_deliver_everything_once(url: &str) {
+    AnyStore::migrate(url).await.unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let mut relays = Vec::new();
+    let any = AnyStore::open(url).await.unwrap();
+    let messages = (0..400).map(|n| match n % 2 {
+        0 => numbered(n).order_key((n % 10).to_string()),
+        _ => numbered(n),
+    });
+    any.enqueue(messages.collect()).await.unwrap();
+    for name in ["one", "two"] {
+        let into = seen.clone();
+        let take = move |n: usize| {
+            into.lock().unwrap().push(n);
+            async {}
+        };
+        let store = AnyStore::open(url).await.unwrap().store();
+        relays.push(Running::start(
+            Relay::builder(store).name(name).route("order.*", local(take)),
+        ));
+    }
+    let filter = Filter {
+        limit: 1000,
+        state: Some(State::Done),
+        ..Filter::default()
+    };
+    while any.admin().list(&filter).await.unwrap().messages.len() < 400 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for relay in relays {
+        relay.stop().await;
+    }
+    let seen = seen.lock().unwrap().clone();
+    for key in [0, 2, 4, 6, 8] {
+        let of_key: Vec<_> = seen.iter().copied().filter(|n| n % 10 == key).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
+    let mut once = seen;
+    once.sort_unstable();
+    assert_eq!(once, (0..400).collect::<Vec<_>>());
+    assert!(
+        any.admin().relays().await.unwrap().iter().all(|relay| !relay.live),
+        "they have left"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    two_relays_deliver_everything_once(&format!("sqlite://{}", folder.path().join("shop.db").display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_on_postgresql() {
+    let server = std::env::var("POSTHOUSE_TEST_POSTGRES")
+        .expect("POSTHOUSE_TEST_POSTGRES is not set; run ./test.sh, which starts a private server");
+    let schema = format!("r_{}", uuid::Uuid::new_v4().simple());
+    two_relays_deliver_everything_once(&format!("{server}?schema={schema}")).await;
 }

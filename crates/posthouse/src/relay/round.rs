@@ -27,9 +27,14 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
     let (renewing, telling) = (engine.clone(), engine.clone());
     upkeep.spawn(async move { renewing.held.renew_for_ever(&*renewing.store).await });
     upkeep.spawn(async move { tell_for_ever(&telling).await });
+    let patience = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(engine.settings.grace).await;
+    };
+    // Not cut off in the middle of a claim, which may have been granted; but a store that does not answer is not waited for.
     tokio::select! {
-        () = rounds(&engine, &mut lines) => {}
-        () = cancel.cancelled() => {}
+        () = rounds(&engine, &mut lines, &cancel) => {}
+        () = patience => {}
     }
     drain(&engine, lines).await;
     upkeep.shutdown().await;
@@ -41,49 +46,87 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
     settling.await.ok();
 }
 
-async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>) {
+async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &CancellationToken) {
     let mut wait = WAITS.0;
-    loop {
-        match round(engine, lines).await {
-            Ok(()) => wait = WAITS.0,
+    while !cancel.is_cancelled() {
+        let rest = match round(engine, lines, cancel).await {
+            Ok(rest) => {
+                wait = WAITS.0;
+                rest
+            }
             Err(error) => {
                 tracing::warn!(%error, "a round failed");
-                tokio::time::sleep(wait).await;
+                let rest = Rest::For(wait);
                 wait = (2 * wait).min(WAITS.1);
+                rest
             }
+        };
+        tokio::select! {
+            () = rest.over(engine) => {}
+            () = cancel.cancelled() => {}
         }
         while lines.try_join_next().is_some() {}
     }
 }
 
-/// Takes what there is for the free slots; sleeps when that is less.
-async fn round(engine: &Arc<Engine>, lines: &mut JoinSet<()>) -> Result<(), Error> {
-    repair(&*engine.store, REPAIRED).await?;
-    if take(engine, lines).await? {
-        return Ok(());
-    }
-    let (name, poll) = (&engine.settings.name, engine.settings.poll);
-    engine.store.asleep(name, poll).await?;
-    // What was committed before the store knew of our sleep rings for nobody.
-    if take(engine, lines).await? {
-        return Ok(());
-    }
-    tokio::select! {
-        woken = engine.store.wake(name, poll) => woken.map(|_| ()),
-        () = engine.changed.notified() => Ok(()),
+/// How long the loop rests before its next round.
+enum Rest {
+    /// Not at all.
+    None,
+    /// Until a slot or a destination is free.
+    UntilFree,
+    /// Until the store wakes us, or something is free; not longer than the poll.
+    UntilWoken,
+    /// For this long.
+    For(Duration),
+}
+
+impl Rest {
+    async fn over(self, engine: &Engine) {
+        match self {
+            Self::None => {}
+            Self::UntilFree => engine.changed.notified().await,
+            Self::UntilWoken => tokio::select! {
+                () = woken(engine) => {}
+                () = engine.changed.notified() => {}
+            },
+            Self::For(wait) => tokio::time::sleep(wait).await,
+        }
     }
 }
 
-/// Whether there may be more to take at once.
-async fn take(engine: &Arc<Engine>, lines: &mut JoinSet<()>) -> Result<bool, Error> {
+async fn woken(engine: &Engine) {
+    let poll = engine.settings.poll;
+    if let Err(error) = engine.store.wake(&engine.settings.name, poll).await {
+        tracing::warn!(%error, "the store cannot wake this relay; it looks by itself");
+        tokio::time::sleep(poll).await;
+    }
+}
+
+/// Settles what ran out and takes what there is for the free slots; twice before a sleep.
+async fn round(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &CancellationToken) -> Result<Rest, Error> {
+    repair(&*engine.store, REPAIRED).await?;
+    let rest = take(engine, lines).await?;
+    if !matches!(rest, Rest::UntilWoken) || cancel.is_cancelled() {
+        return Ok(rest);
+    }
+    engine.store.asleep(&engine.settings.name, engine.settings.poll).await?;
+    // What was committed before the store knew of our sleep rings for nobody.
+    take(engine, lines).await
+}
+
+async fn take(engine: &Arc<Engine>, lines: &mut JoinSet<()>) -> Result<Rest, Error> {
     let free = engine.slots.available_permits().min(engine.settings.batch as usize);
     let Some(batch) = u32::try_from(free).ok().filter(|free| *free > 0) else {
-        engine.changed.notified().await;
-        return Ok(true);
+        return Ok(Rest::UntilFree);
     };
     let asked = Instant::now();
     let claimed = engine.store.claim(&engine.claim(batch)).await?;
-    let full = claimed.len() >= free;
+    let rest = if claimed.len() < free {
+        Rest::UntilWoken
+    } else {
+        Rest::None
+    };
     for line in by_key(claimed) {
         let line = line
             .into_iter()
@@ -91,7 +134,7 @@ async fn take(engine: &Arc<Engine>, lines: &mut JoinSet<()>) -> Result<bool, Err
             .collect();
         lines.spawn(line::run(engine.clone(), line));
     }
-    Ok(full)
+    Ok(rest)
 }
 
 /// Only this loop takes slots, and it has looked how many are free.
