@@ -153,7 +153,10 @@ beside() {
     local app file
     for app in examples/drivers/*/; do
         file=$scratch/$(basename "$app").db
-        cargo generate-lockfile --quiet --manifest-path "$app/Cargo.toml" || cargo generate-lockfile --quiet --offline --manifest-path "$app/Cargo.toml"
+        cargo generate-lockfile --quiet --manifest-path "$app/Cargo.toml" 2>"$scratch/resolve" || {
+            echo "no registry: $(tail -n 1 "$scratch/resolve")"
+            cargo generate-lockfile --quiet --offline --manifest-path "$app/Cargo.toml"
+        }
         echo "$(basename "$app"), with rusqlite $(sed -n '/^name = "rusqlite"/{n;s/version = //p}' "$app/Cargo.lock")"
         : >"$file"
         DATABASE_URL=$PG_URL cargo run --quiet --manifest-path "$app/Cargo.toml" -- "$file" | tee "$file.out"

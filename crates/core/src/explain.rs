@@ -151,7 +151,10 @@ pub enum Cause {
 /// Every cause that applies, the one that must change first in front.
 pub fn explain(facts: &Facts) -> Vec<Cause> {
     let m = &facts.message;
-    let error = || m.last_error.clone().or_else(|| m.last_code.clone());
+    // What was said before a replay is another story, and nobody cancels for what a destination said.
+    let of_this_life = facts.last.as_ref().is_none_or(|a| a.generation == m.generation);
+    let told = of_this_life && m.reason != Some(DeadReason::Cancelled);
+    let error = || m.last_error.clone().or_else(|| m.last_code.clone()).filter(|_| told);
     let standing = match m.state {
         State::Done if facts.resolved => Some(Cause::Resolved { at: m.finished_at }),
         State::Done
@@ -361,7 +364,7 @@ impl fmt::Display for Cause {
             ),
             Self::Lapsed { deliver_by } => write!(
                 f,
-                "its deliver-by passed at {deliver_by}; the next claim ends it as dead, unsent"
+                "its deliver-by passed at {deliver_by}; a claim ends it as dead, unsent, when its turn comes"
             ),
             Self::Behind { id, state, due_at } => {
                 write!(f, "message {id} of its order key comes first; that one is {state}")?;
@@ -384,7 +387,7 @@ impl fmt::Display for Cause {
                 error.as_ref().map_or(Ok(()), |error| write!(f, " ({error})"))?;
                 write!(f, "; it is tried again at {due_at}")
             }
-            Self::NoRelay => f.write_str("no relay is running on this store; start one"),
+            Self::NoRelay => f.write_str("no relay has told of itself on this store; start one, unless workers in plain SQL do the work, which tell nothing"),
             Self::NoRoute { topic, namespace } => write!(
                 f,
                 "no relay that is running has a route for topic {topic} of namespace {namespace}; add one to its configuration"

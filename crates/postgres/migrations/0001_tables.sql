@@ -16,10 +16,10 @@ CREATE TABLE posthouse.message (
     topic        text NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 2048),
     order_key    text CHECK (octet_length(order_key) BETWEEN 1 AND 255),
     dedupe_key   text CHECK (octet_length(dedupe_key) BETWEEN 1 AND 255),
-    destination  text,
+    destination  text CHECK (octet_length(destination) BETWEEN 1 AND 2048),
     content_type text NOT NULL CHECK (octet_length(content_type) BETWEEN 1 AND 255),
-    digest       bytea NOT NULL,
-    headers      jsonb,
+    digest       bytea NOT NULL CHECK (octet_length(digest) = 32),
+    headers      jsonb CHECK (jsonb_typeof(headers) = 'object' AND NOT headers @? '$.* ? (@.type() <> "string")'),
     payload      bytea NOT NULL CHECK (octet_length(payload) <= 16777216)
 )
 -- A message is written once and looked for by its summaries below, which vacuum makes; it is cheap where nothing was deleted.
@@ -42,7 +42,7 @@ CREATE TABLE posthouse.ready (
     attempts     int NOT NULL DEFAULT 0,
     generation   int NOT NULL DEFAULT 1,
     bytes        int NOT NULL,
-    max_attempts smallint NOT NULL,
+    max_attempts smallint NOT NULL CHECK (max_attempts > 0),
     releases     smallint NOT NULL DEFAULT 0,
     PRIMARY KEY (lane, pos)
 );
@@ -60,7 +60,7 @@ CREATE TABLE posthouse.sched (
     attempts     int NOT NULL DEFAULT 0,
     generation   int NOT NULL DEFAULT 1,
     bytes        int NOT NULL,
-    max_attempts smallint NOT NULL,
+    max_attempts smallint NOT NULL CHECK (max_attempts > 0),
     releases     smallint NOT NULL DEFAULT 0
 );
 -- A message comes back into the line when it is due, or to be given up, whichever is first. By lane too, so that one tenant's
@@ -105,7 +105,7 @@ CREATE TABLE posthouse.keyed (
     attempts     int NOT NULL DEFAULT 0,
     generation   int NOT NULL DEFAULT 1,
     bytes        int NOT NULL,
-    max_attempts smallint NOT NULL,
+    max_attempts smallint NOT NULL CHECK (max_attempts > 0),
     releases     smallint NOT NULL DEFAULT 0,
     wait         smallint NOT NULL DEFAULT 0,
     blocks       boolean NOT NULL DEFAULT false,
@@ -274,7 +274,10 @@ CREATE TABLE posthouse.settings (
     backoff_cap     interval NOT NULL DEFAULT '300 seconds',
     backoff_jitter  double precision NOT NULL DEFAULT 0.3,
     backoff_floor   interval NOT NULL DEFAULT '1 millisecond',
-    longest_wish    interval NOT NULL DEFAULT '1 hour'
+    longest_wish    interval NOT NULL DEFAULT '1 hour',
+    -- Numbers between which messages may be older than their neighbours, because their past was imported.
+    imported_from   bigint,
+    imported_to     bigint
 );
 INSERT INTO posthouse.settings DEFAULT VALUES;
 

@@ -1,7 +1,10 @@
--- How many rows a table has, by its statistics and its size now: what the planner believes.
-CREATE OR REPLACE FUNCTION posthouse.guess(p_table regclass) RETURNS bigint
-LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN c.reltuples < 0 OR c.relpages = 0 THEN 0 ELSE (c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::int))::bigint END
+-- How many rows a table has, by its size now and how many are on a page: by the statistics, as the planner believes; and where there
+-- are none yet, or from when it was empty, by what was just seen of it: p_seen rows from page to page.
+CREATE OR REPLACE FUNCTION posthouse.guess(p_table regclass, p_seen bigint, p_first tid, p_last tid) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
+    SELECT greatest(p_seen, (CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages
+                                  ELSE p_seen / ((p_last::text::point)[0] - (p_first::text::point)[0] + 1) END
+                             * (pg_relation_size(c.oid) / current_setting('block_size')::int))::bigint)
     FROM pg_class c WHERE c.oid = p_table
 $$;
 
@@ -15,39 +18,42 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp SET enabl
 #variable_conflict use_column
 DECLARE
     t CONSTANT timestamptz := clock();
-    r record; s record; p record; k record; l record; d record; m bigint;
+    r record; s record; p record; k record; l record; d record; m record;
     scale double precision;
 BEGIN
+    IF p_cap IS NULL OR p_cap < 1 THEN
+        RAISE 'cap: must be at least 1' USING ERRCODE = 'P7006';
+    END IF;
     now := t;
-    SELECT count(*) AS n, min(x.due_at) AS oldest INTO r FROM (SELECT x.due_at FROM ready x LIMIT p_cap + 1) x;
-    SELECT count(*) AS n, count(*) FILTER (WHERE x.due_at <= t) AS due, min(x.due_at) FILTER (WHERE x.due_at <= t) AS oldest INTO s FROM (SELECT x.due_at FROM sched x LIMIT p_cap + 1) x;
-    SELECT count(*) AS n, min(x.due_at) AS oldest INTO p FROM (SELECT x.due_at FROM parked x LIMIT p_cap + 1) x;
-    SELECT count(*) AS n, count(*) FILTER (WHERE x.due_at <= t) AS due, count(*) FILTER (WHERE x.due_at > t AND x.due_at < 'infinity') AS later,
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, min(x.due_at) AS oldest INTO r FROM (SELECT x.due_at, x.ctid AS at FROM ready x LIMIT p_cap + 1) x;
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, count(*) FILTER (WHERE x.due_at <= t) AS due, min(x.due_at) FILTER (WHERE x.due_at <= t) AS oldest INTO s FROM (SELECT x.due_at, x.ctid AS at FROM sched x LIMIT p_cap + 1) x;
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, min(x.due_at) AS oldest INTO p FROM (SELECT x.due_at, x.ctid AS at FROM parked x LIMIT p_cap + 1) x;
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, count(*) FILTER (WHERE x.due_at <= t) AS due, count(*) FILTER (WHERE x.due_at > t AND x.due_at < 'infinity') AS later,
            min(x.due_at) FILTER (WHERE x.due_at <= t) AS oldest
-    INTO k FROM (SELECT x.due_at FROM keyed x LIMIT p_cap + 1) x;
-    SELECT count(*) AS n, count(*) FILTER (WHERE x.until <= t) AS over INTO l FROM (SELECT x.until FROM leased x LIMIT p_cap + 1) x;
-    SELECT count(*) AS n, count(*) FILTER (WHERE x.reason = 0) AS held INTO d FROM (SELECT x.reason FROM dead x LIMIT p_cap + 1) x;
-    SELECT count(*) INTO m FROM (SELECT FROM message x LIMIT p_cap + 1) x;
+    INTO k FROM (SELECT x.due_at, x.ctid AS at FROM keyed x LIMIT p_cap + 1) x;
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, count(*) FILTER (WHERE x.until <= t) AS over INTO l FROM (SELECT x.until, x.ctid AS at FROM leased x LIMIT p_cap + 1) x;
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, count(*) FILTER (WHERE x.reason = 0) AS held INTO d FROM (SELECT x.reason, x.ctid AS at FROM dead x LIMIT p_cap + 1) x;
+    SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last INTO m FROM (SELECT x.ctid AS at FROM message x LIMIT p_cap + 1) x;
 
     ready_exact := r.n <= p_cap AND s.n <= p_cap AND p.n <= p_cap AND k.n <= p_cap;
     scheduled_exact := s.n <= p_cap AND k.n <= p_cap;
     leased_exact := l.n <= p_cap;
     dead_exact := d.n <= p_cap;
     quarantined_exact := dead_exact;
-    done_exact := m <= p_cap;
-    ready := CASE WHEN r.n <= p_cap THEN r.n ELSE greatest(r.n, guess('ready')) END + CASE WHEN p.n <= p_cap THEN p.n ELSE greatest(p.n, guess('parked')) END;
-    scale := CASE WHEN s.n <= p_cap THEN 1 ELSE greatest(s.n, guess('sched')) / s.n::double precision END;
+    done_exact := m.n <= p_cap;
+    ready := CASE WHEN r.n <= p_cap THEN r.n ELSE guess('ready', r.n, r.first, r.last) END + CASE WHEN p.n <= p_cap THEN p.n ELSE guess('parked', p.n, p.first, p.last) END;
+    scale := CASE WHEN s.n <= p_cap THEN 1 ELSE guess('sched', s.n, s.first, s.last) / s.n::double precision END;
     ready := ready + (s.due * scale)::bigint;
     scheduled := ((s.n - s.due) * scale)::bigint;
-    scale := CASE WHEN k.n <= p_cap THEN 1 ELSE greatest(k.n, guess('keyed')) / k.n::double precision END;
+    scale := CASE WHEN k.n <= p_cap THEN 1 ELSE guess('keyed', k.n, k.first, k.last) / k.n::double precision END;
     ready := ready + (k.due * scale)::bigint;
     scheduled := scheduled + (k.later * scale)::bigint;
-    leased := CASE WHEN l.n <= p_cap THEN l.n ELSE greatest(l.n, guess('leased')) END;
+    leased := CASE WHEN l.n <= p_cap THEN l.n ELSE guess('leased', l.n, l.first, l.last) END;
     expired := l.over;
-    scale := CASE WHEN d.n <= p_cap THEN 1 ELSE greatest(d.n, guess('dead')) / d.n::double precision END;
+    scale := CASE WHEN d.n <= p_cap THEN 1 ELSE guess('dead', d.n, d.first, d.last) / d.n::double precision END;
     quarantined := (d.held * scale)::bigint;
     dead := ((d.n - d.held) * scale)::bigint;
-    done := greatest(0, CASE WHEN m <= p_cap THEN m ELSE greatest(m, guess('message')) END - ready - scheduled - leased - dead - quarantined);
+    done := greatest(0, CASE WHEN m.n <= p_cap THEN m.n ELSE guess('message', m.n, m.first, m.last) END - ready - scheduled - leased - dead - quarantined);
     SELECT count(*) INTO blocked_keys FROM (
         SELECT DISTINCT x.lane, x.key_hash, x.key FROM (SELECT x.lane, x.key_hash, x.key FROM keyed x WHERE x.wait = 1 AND x.due_at = 'infinity' LIMIT p_cap + 1) x) x;
     -- The oldest: by the head of each line, because places are given in the order in which messages fall due.

@@ -68,8 +68,8 @@ DECLARE
 BEGIN
     SELECT s.max_attempts INTO budget FROM settings s;
     WITH u AS MATERIALIZED (
-        SELECT u.*, p_now + coalesce(u.delay, 0) * interval '1 millisecond' AS due_at,
-               p_now + u.deliver * interval '1 millisecond' AS deliver_by,
+        SELECT u.*, p_now + greatest(u.delay, 0) * interval '1 millisecond' AS due_at,
+               p_now + CASE WHEN u.deliver < 0 THEN 0 ELSE u.deliver END * interval '1 millisecond' AS deliver_by,
                coalesce(u.tries::smallint, budget) AS budget
         FROM unnest(p_id, p_tenant, p_namespace, p_topic, p_order_key, p_dedupe_key, p_content_type, p_payload, p_digest, p_headers,
                     p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_child, p_parent, p_destination, p_twins) WITH ORDINALITY

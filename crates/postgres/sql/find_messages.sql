@@ -1,5 +1,5 @@
--- The first number of a time. Numbers and times rise together; what a clock that was set back upset is between its neighbours, so
--- whoever asks leaves an hour for it.
+-- The first number of a time. Numbers and times rise together, but for what was imported, which is passed over here; what a clock that
+-- was set back upset is between its neighbours, so whoever asks leaves an hour for it.
 CREATE OR REPLACE FUNCTION posthouse.number_at(p_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -8,12 +8,16 @@ DECLARE
     high bigint;
     middle bigint;
     found_at record;
+    imported record;
 BEGIN
     IF p_at IS NULL THEN RETURN NULL; END IF;
+    SELECT s.imported_from, s.imported_to INTO imported FROM settings s;
     SELECT coalesce(min(m.seq), 0), coalesce(max(m.seq), -1) + 1 INTO low, high FROM message m;
     WHILE low < high LOOP
         middle := low + (high - low) / 2;
-        SELECT m.seq, m.created_at INTO found_at FROM message m WHERE m.seq >= middle ORDER BY m.seq LIMIT 1;
+        SELECT m.seq, m.created_at INTO found_at FROM message m
+        WHERE m.seq >= CASE WHEN middle BETWEEN imported.imported_from AND imported.imported_to THEN imported.imported_to + 1 ELSE middle END
+        ORDER BY m.seq LIMIT 1;
         IF found_at.seq IS NULL OR found_at.created_at >= p_at THEN high := middle; ELSE low := found_at.seq + 1; END IF;
     END LOOP;
     RETURN low;
@@ -102,9 +106,10 @@ DECLARE
         WHEN p_reason IS NOT NULL OR p_state IN ('dead', 'quarantined') THEN 'dead' WHEN p_state = 'leased' THEN 'leased'
         WHEN p_state = 'pending' AND pending_is_small() THEN 'pending' ELSE 'message' END;
     rare CONSTANT boolean := source = 'message' AND (p_tenant IS NOT NULL OR p_topic IS NOT NULL);
+    imported CONSTANT settings := (SELECT s FROM settings s);
     -- What is looked for is between these, without them.
-    low bigint := greatest(0, number_at(p_since - interval '1 hour') - 1, CASE WHEN p_oldest_first THEN p_beyond END);
-    high bigint := least(9223372036854775807, number_at(p_until + interval '1 hour'), CASE WHEN NOT p_oldest_first THEN p_beyond END);
+    low bigint := greatest(0, least(number_at(p_since - interval '1 hour') - 1, CASE WHEN p_since IS NOT NULL THEN imported.imported_from - 1 END), CASE WHEN p_oldest_first THEN p_beyond END);
+    high bigint := least(9223372036854775807, greatest(number_at(p_until + interval '1 hour'), CASE WHEN p_until IS NOT NULL THEN imported.imported_to + 1 END), CASE WHEN NOT p_oldest_first THEN p_beyond END);
     begun CONSTANT timestamptz := clock_timestamp();
     step bigint := 500000;
     last_step timestamptz;

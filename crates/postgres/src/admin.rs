@@ -204,7 +204,7 @@ impl Admin for Postgres {
     }
 
     async fn relays(&self) -> Result<Vec<RelayView>, Error> {
-        let sql = "SELECT info, started_at, seen_at, until > posthouse.clock() AS live FROM posthouse.relay ORDER BY name COLLATE \"C\"";
+        let sql = "SELECT name, info, started_at, seen_at, until > posthouse.clock() AS live FROM posthouse.relay ORDER BY name COLLATE \"C\"";
         self.rows(sql, &[]).await?.iter().map(rows::relay).collect()
     }
 

@@ -2,7 +2,8 @@
 
 use posthouse_core::{
     Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
-    LeaseToken, MessageId, MessageView, OnDead, Pause, RelayView, Standing, State, Timestamp, admin::COUNTED_AT_MOST,
+    LeaseToken, MessageId, MessageView, OnDead, Pause, Relay, RelayView, Standing, State, Timestamp,
+    admin::COUNTED_AT_MOST,
 };
 use std::{
     str::FromStr,
@@ -258,10 +259,15 @@ pub(crate) fn pause(row: &Row) -> Result<Pause, Error> {
     })
 }
 
+/// What a relay of another version says may not be understood; that it is there is told.
 pub(crate) fn relay(row: &Row) -> Result<RelayView, Error> {
-    let info: serde_json::Value = get(row, "info")?;
+    let told: serde_json::Value = get(row, "info")?;
+    let relay = serde_json::from_value(told).unwrap_or_default();
     Ok(RelayView {
-        relay: serde_json::from_value(info).map_err(|e| Error::Internal(e.into()))?,
+        relay: Relay {
+            name: get(row, "name")?,
+            ..relay
+        },
         started_at: at(row, "started_at")?,
         seen_at: at(row, "seen_at")?,
         live: get(row, "live")?,

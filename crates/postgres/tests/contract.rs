@@ -524,3 +524,74 @@ async fn retention_does_not_wait_for_a_verb() {
     assert_eq!(fx.one(prune).await, "1");
     driver.abort();
 }
+
+/// The checks of the library are not the only ones: what a producer calls by hand cannot make a record that nobody can read.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_sense_is_not_stored() {
+    let fx = PostgresFixture::new().await;
+    let (client, driver) = session().await;
+    let enqueue = |attempts: &str, digest: &str, headers: &str, delay: &str| {
+        format!(
+            "SELECT {}.enqueue_many(ARRAY[gen_random_uuid()], '{{\"\"}}', '{{default}}', '{{t}}', '{{application/json}}', ARRAY['1'::bytea],
+                ARRAY[{digest}], NULL, NULL, {headers}, {delay}, NULL, {attempts}, NULL, NULL, NULL, NULL, NULL, NULL, false)",
+            fx.schema
+        )
+    };
+    let digest = "sha256('1')";
+    for bad in [
+        enqueue("'{-5}'", digest, "NULL", "NULL"),
+        enqueue("'{0}'", digest, "NULL", "NULL"),
+        enqueue("NULL", "'1'::bytea", "NULL", "NULL"),
+        enqueue("NULL", digest, "'{\"[1]\"}'", "NULL"),
+        enqueue("NULL", digest, r#"'{"{\"a\": 2}"}'"#, "NULL"),
+    ] {
+        let refused = client.batch_execute(&bad).await.unwrap_err();
+        assert_eq!(refused.code().map(|c| c.code()), Some("23514"), "{bad}: {refused:?}");
+    }
+    let past = enqueue("NULL", digest, r#"'{"{\"a\": \"b\"}"}'"#, "'{-1000000000000}'");
+    client.batch_execute(&past).await.unwrap();
+    assert_eq!(
+        fx.one("SELECT due_at = posthouse.clock() FROM posthouse.messages")
+            .await,
+        "t"
+    );
+    driver.abort();
+}
+
+/// A relay of another version, or one that is wrong, hides nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_that_is_not_understood_is_told_by_its_name() {
+    let fx = PostgresFixture::new().await;
+    fx.run(r#"SELECT posthouse.heartbeat('other', 60000, '{"name": "other", "routes": 5}')"#)
+        .await;
+    let relays = fx.admin().await.relays().await.unwrap();
+    assert_eq!(
+        relays.iter().map(|r| (&*r.relay.name, r.live)).collect::<Vec<_>>(),
+        [("other", true)]
+    );
+}
+
+/// A line that was empty when the server last looked, and then a burst: the count is a guess, and not far off.
+#[tokio::test(flavor = "multi_thread")]
+async fn counts_are_guessed_without_statistics() {
+    let fx = PostgresFixture::new().await;
+    fx.run("ALTER TABLE posthouse.ready SET (autovacuum_enabled = off); ALTER TABLE posthouse.message SET (autovacuum_enabled = off)").await;
+    fx.run("SELECT posthouse.enqueue('t', to_jsonb(n)) FROM generate_series(1, 6000) n")
+        .await;
+    for vacuumed in [false, true] {
+        if vacuumed {
+            // As after a quiet night: the statistics say that it is empty.
+            fx.run("UPDATE pg_class SET reltuples = 0, relpages = 0 WHERE oid = 'posthouse.ready'::regclass")
+                .await;
+        }
+        let ready: u32 = fx
+            .one("SELECT ready FROM posthouse.counts(1000)")
+            .await
+            .parse()
+            .unwrap();
+        assert!((4000..9000).contains(&ready), "{ready}");
+        assert_eq!(fx.one("SELECT ready_exact FROM posthouse.counts(1000)").await, "f");
+        let done: u32 = fx.one("SELECT done FROM posthouse.counts(1000)").await.parse().unwrap();
+        assert!(done < 3000, "{done}");
+    }
+}

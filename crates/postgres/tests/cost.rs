@@ -205,7 +205,7 @@ async fn many_done() -> PostgresFixture {
         .await;
     fx.run(
         "INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, content_type, payload, digest)
-         SELECT gen_random_uuid(), posthouse.clock(), '', 'default', 'common', 'text/plain', 'x', 'x' FROM generate_series(1, 150000)",
+         SELECT gen_random_uuid(), posthouse.clock(), '', 'default', 'common', 'text/plain', 'x', sha256('x') FROM generate_series(1, 150000)",
     )
     .await;
     fx.run("VACUUM ANALYZE posthouse.message").await;
@@ -286,7 +286,7 @@ async fn a_list_by_time_begins_and_ends_where_its_time_does() {
     }
     fx.run(
         "INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, content_type, payload, digest)
-         SELECT gen_random_uuid(), posthouse.clock(), '', 'default', 'common', 'text/plain', 'x', 'x' FROM generate_series(1, 150000)",
+         SELECT gen_random_uuid(), posthouse.clock(), '', 'default', 'common', 'text/plain', 'x', sha256('x') FROM generate_series(1, 150000)",
     )
     .await;
     let sql = listed(&filter(&[("p_until", half.as_str())]));

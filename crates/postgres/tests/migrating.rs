@@ -1,7 +1,9 @@
 //! The migration kit (`docs/migrating/`), on old tables as they are found in the wild, in a database of its own each time.
 
+use posthouse_core::{Admin, Filter, Timestamp};
 use posthouse_postgres::{Options, Postgres};
 use posthouse_testkit::{Fixture, page::run};
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
@@ -868,4 +870,44 @@ async fn a_past_that_makes_no_sense_is_refused_by_its_field() {
     let refused = client.simple_query(&sql).await.unwrap_err();
     assert_eq!(refused.code().unwrap().code(), "P7005");
     driver.abort();
+}
+
+/// An import gives new numbers to old messages; lists by time find them all the same, and what is in order around them.
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_by_time_find_what_was_imported() {
+    let fx = PostgresFixture::new().await;
+    let enqueue = "SELECT posthouse.enqueue('live', to_jsonb(n)) FROM generate_series(1, 300) n";
+    fx.run(enqueue).await;
+    fx.run(
+        "SELECT posthouse.import_history(posthouse.enqueue('old', to_jsonb(n)), 'test', created_at => posthouse.clock() - interval '5 days')
+         FROM generate_series(1, 300) n",
+    )
+    .await;
+    fx.advance(Duration::from_secs(24 * 3600)).await;
+    fx.run(enqueue).await;
+    let now = fx.now().await;
+    let ago = |hours: i64| Some(Timestamp::from_micros(now.as_micros() - hours * 3_600_000_000));
+    let store = fx.open().await;
+    for (since, until, expected) in [
+        (None, ago(48), vec![("old", 300)]),
+        (ago(12), None, vec![("live", 300)]),
+        (ago(48), None, vec![("live", 600)]),
+        (ago(24 * 7), ago(12), vec![("live", 300), ("old", 300)]),
+        (ago(24 * 7), ago(48), vec![("old", 300)]),
+    ] {
+        for oldest_first in [false, true] {
+            let filter = Filter {
+                since,
+                until,
+                oldest_first,
+                limit: 1000,
+                ..Filter::default()
+            };
+            let found = store.list(&filter).await.unwrap().messages;
+            let count = |topic: &str| found.iter().filter(|m| m.topic == topic).count();
+            let counts = [("live", count("live")), ("old", count("old"))];
+            let counts: Vec<_> = counts.into_iter().filter(|(_, n)| *n > 0).collect();
+            assert_eq!(counts, expected, "{since:?} {until:?}");
+        }
+    }
 }

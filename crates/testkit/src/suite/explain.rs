@@ -94,6 +94,25 @@ pub async fn an_expanded_message(fx: &dyn Fixture) {
     assert_eq!(cause(fx, lease.id).await, Cause::Expanded { at });
 }
 
+/// What was said in an earlier life, or before somebody cancelled it, is not why it is dead.
+pub async fn a_cancelled_message(fx: &dyn Fixture) {
+    let admin = fx.admin().await;
+    let cancelled = |attempts| Cause::Dead {
+        reason: Some(DeadReason::Cancelled),
+        attempts,
+        error: None,
+        blocks: false,
+    };
+    let id = put_dead(fx, message("x")).await;
+    admin.replay(id, "ada", "", None).await.unwrap();
+    admin.cancel(id, "ada", "not wanted").await.unwrap();
+    assert_eq!(cause(fx, id).await, cancelled(0));
+    let lease = put_and_claim(fx, message("y")).await;
+    settle_all(&*fx.store().await, &[failed(&lease, 5)]).await;
+    admin.cancel(lease.id, "ada", "not wanted").await.unwrap();
+    assert_eq!(cause(fx, lease.id).await, cancelled(1));
+}
+
 /// Why, after how many attempts, and what was said; it holds up nobody.
 pub async fn a_dead_message(fx: &dyn Fixture) {
     for message in [message("x"), keyed("k", "x")] {

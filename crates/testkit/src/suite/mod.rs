@@ -230,6 +230,7 @@ macro_rules! __cases {
                 a_resolved_message
                 an_expanded_message
                 a_dead_message
+                a_cancelled_message
                 a_dead_message_that_blocks
                 a_quarantined_message
                 a_leased_message
