@@ -219,6 +219,24 @@ async fn a_lease_is_renewed_for_as_long_as_its_send_takes() {
     }
 }
 
+/// The last of a key's run waits far longer than a lease lasts, and is granted once.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_turn_stays_held() {
+    let store = store();
+    put(&store, (0..6).map(|n| numbered(n).order_key("k"))).await;
+    let slow = local_delivery(|_| async { tokio::time::sleep(9 * SECOND).await });
+    let shop = Destination::new("shop", slow).timeout(10 * SECOND);
+    let relay = Running::start(
+        Relay::builder(Arc::new(store.clone()))
+            .lease(12 * SECOND)
+            .route("*", shop),
+    );
+    until_all(&store, State::Done).await;
+    relay.stop().await;
+    let grants: Vec<_> = all(&store).await.iter().map(|m| m.epoch).collect();
+    assert_eq!(grants, [1; 6]);
+}
+
 /// Its leases run out, and another takes over.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_dies_is_succeeded() {
