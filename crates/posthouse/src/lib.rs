@@ -73,12 +73,14 @@
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;
 pub mod bulk;
+pub mod relay;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod url;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use any::AnyStore;
 pub use posthouse_core::*;
+pub use relay::Relay;
 
 /// The PostgreSQL store, and the outbox for an application's own transactions.
 #[cfg(feature = "postgres")]

@@ -1,0 +1,126 @@
+//! The leases that this relay holds: until when, and renewing them.
+
+use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// All leases in flight.
+pub(super) struct Held {
+    lease: Duration,
+    leases: Mutex<HashMap<(i64, LeaseToken), Deadline>>,
+}
+
+struct Deadline {
+    lease: Lease,
+    /// By our own clock, from before the store was asked: never later than by the store's.
+    until: Instant,
+    lost: CancellationToken,
+}
+
+/// One of them; given up when it is dropped.
+pub(super) struct Grip {
+    held: Arc<Held>,
+    pub lease: Lease,
+    lost: CancellationToken,
+}
+
+impl Held {
+    pub fn new(lease: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            lease,
+            leases: Mutex::default(),
+        })
+    }
+
+    /// Takes hold of what the store has granted after it was `asked`.
+    pub fn take(self: &Arc<Self>, claimed: &Claimed, asked: Instant) -> Grip {
+        let lost = CancellationToken::new();
+        let deadline = Deadline {
+            lease: claimed.lease.clone(),
+            until: asked + self.lease,
+            lost: lost.clone(),
+        };
+        self.locked().insert(key(&claimed.lease), deadline);
+        Grip {
+            held: self.clone(),
+            lease: claimed.lease.clone(),
+            lost,
+        }
+    }
+
+    /// Renews all of them at a third of their time, for as long as somebody wants it.
+    pub async fn renew_for_ever(&self, store: &dyn Store) {
+        let third = self.lease / 3;
+        loop {
+            tokio::time::sleep(third).await;
+            let leases: Vec<_> = self.locked().values().map(|d| d.lease.clone()).collect();
+            // Without an answer the deadlines stay, and whoever works under one stops there.
+            if let Ok(Err(error)) = tokio::time::timeout(third, self.renew(store, &leases)).await {
+                tracing::warn!(%error, leases = leases.len(), "leases could not be renewed");
+            }
+        }
+    }
+
+    pub async fn renew(&self, store: &dyn Store, leases: &[Lease]) -> Result<(), posthouse_core::Error> {
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let answers = store.renew(leases, self.lease).await?;
+        let mut held = self.locked();
+        for (lease, answer) in leases.iter().zip(answers) {
+            let Some(deadline) = held.get_mut(&key(lease)) else {
+                continue;
+            };
+            match answer {
+                Renewal::Renewed => deadline.until = asked + self.lease,
+                Renewal::Lost => deadline.lost.cancel(),
+                // Somebody is just settling it; whether that is a handler of ours, its commit will tell.
+                Renewal::Locked => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<(i64, LeaseToken), Deadline>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Grip {
+    /// How long it holds, if it is not renewed.
+    pub fn remaining(&self) -> Duration {
+        self.until().saturating_duration_since(Instant::now())
+    }
+
+    /// Returns when it is held no longer: somebody said so, or its time is over.
+    pub async fn lost(&self) {
+        // Ends: the deadline moves only while the lease is renewed.
+        while !self.remaining().is_zero() {
+            tokio::select! {
+                () = self.lost.cancelled() => return,
+                () = sleep_until(self.until()) => {}
+            }
+        }
+    }
+
+    fn until(&self) -> Instant {
+        let held = self.held.locked();
+        held.get(&key(&self.lease)).map_or_else(Instant::now, |d| d.until)
+    }
+}
+
+impl Drop for Grip {
+    fn drop(&mut self) {
+        self.held.locked().remove(&key(&self.lease));
+    }
+}
+
+fn key(lease: &Lease) -> (i64, LeaseToken) {
+    (lease.seq, lease.token)
+}

@@ -1,0 +1,102 @@
+//! Functions of this program as destinations.
+
+use async_trait::async_trait;
+use posthouse_core::{Delivery, Outcome, Transport};
+use serde::de::DeserializeOwned;
+use std::{fmt::Display, future::Future, marker::PhantomData};
+
+/// A function that takes the payload, read from JSON. A payload that cannot be read as `T` is rejected, unsent.
+///
+/// ```
+/// # use posthouse::relay::local;
+/// #[derive(serde::Deserialize)]
+/// struct Usage { tokens: u64 }
+///
+/// async fn bill(usage: Usage) -> Result<(), std::io::Error> {
+///     println!("{} tokens", usage.tokens);
+///     Ok(())
+/// }
+/// let transport = local(bill);
+/// ```
+pub fn local<T, F, A>(function: F) -> impl Transport
+where
+    T: DeserializeOwned + Send + Sync + 'static,
+    F: Fn(T) -> A + Send + Sync + 'static,
+    A: Future<Output: IntoOutcome> + Send,
+{
+    Typed(function, PhantomData)
+}
+
+/// A function that takes the whole delivery: the id, the epoch, the headers, the bytes.
+pub fn local_delivery<F, A>(function: F) -> impl Transport
+where
+    F: Fn(Delivery) -> A + Send + Sync + 'static,
+    A: Future<Output: IntoOutcome> + Send,
+{
+    Whole(function)
+}
+
+/// What a function may answer: nothing, an [`Outcome`], or a result of these. An error means that it did not happen and may be
+/// tried again; to say more, answer an [`Outcome`].
+pub trait IntoOutcome {
+    /// What that means.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::Delivered { receipt: None }
+    }
+}
+
+impl<T: IntoOutcome, E: Display> IntoOutcome for Result<T, E> {
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Ok(answer) => answer.into_outcome(),
+            Err(error) => Outcome::Retry {
+                after: None,
+                code: "handler_failed".into(),
+                error: error.to_string(),
+            },
+        }
+    }
+}
+
+struct Typed<T, F>(F, PhantomData<T>);
+
+#[async_trait]
+impl<T, F, A> Transport for Typed<T, F>
+where
+    T: DeserializeOwned + Send + Sync + 'static,
+    F: Fn(T) -> A + Send + Sync + 'static,
+    A: Future<Output: IntoOutcome> + Send,
+{
+    async fn send(&self, delivery: &Delivery) -> Outcome {
+        match serde_json::from_slice(&delivery.payload) {
+            Ok(payload) => self.0(payload).await.into_outcome(),
+            Err(error) => Outcome::Reject {
+                code: "SCHEMA.VALIDATION_FAILED".into(),
+                error: error.to_string(),
+            },
+        }
+    }
+}
+
+struct Whole<F>(F);
+
+#[async_trait]
+impl<F, A> Transport for Whole<F>
+where
+    F: Fn(Delivery) -> A + Send + Sync + 'static,
+    A: Future<Output: IntoOutcome> + Send,
+{
+    async fn send(&self, delivery: &Delivery) -> Outcome {
+        self.0(delivery.clone()).await.into_outcome()
+    }
+}

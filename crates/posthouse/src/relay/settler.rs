@@ -1,0 +1,85 @@
+//! Settlements on their way to the store: gathered for a moment, so that one call ends many leases.
+
+use posthouse_core::{Settlement, Store, Verdict};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+/// The most that one call settles.
+const MOST: usize = 200;
+/// How long the first waits for others.
+const MOMENT: Duration = Duration::from_millis(2);
+/// The wait after a call that failed; it doubles up to the second.
+const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+type Order = (Settlement, oneshot::Sender<Verdict>);
+
+/// Where lines hand in what became of their messages.
+#[derive(Clone)]
+pub(super) struct Settler(mpsc::Sender<Order>);
+
+impl Settler {
+    /// Starts one. Its task ends when all handles are gone and everything is answered.
+    pub fn start(store: Arc<dyn Store>) -> (Self, JoinHandle<()>) {
+        let (orders, received) = mpsc::channel(2 * MOST);
+        (Self(orders), tokio::spawn(work(store, received)))
+    }
+
+    /// Answers when the store has. A caller that no longer holds the lease stops waiting, and its settlement is forgotten.
+    pub async fn settle(&self, settlement: Settlement) -> Option<Verdict> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send((settlement, answer)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
+async fn work(store: Arc<dyn Store>, mut orders: mpsc::Receiver<Order>) {
+    while let Some(batch) = gather(&mut orders).await {
+        finish(&*store, batch).await;
+    }
+}
+
+async fn gather(orders: &mut mpsc::Receiver<Order>) -> Option<Vec<Order>> {
+    let mut batch = vec![orders.recv().await?];
+    let moment = tokio::time::sleep(MOMENT);
+    tokio::pin!(moment);
+    while batch.len() < MOST {
+        tokio::select! {
+            biased;
+            next = orders.recv() => match next {
+                Some(order) => batch.push(order),
+                None => break,
+            },
+            () = &mut moment => break,
+        }
+    }
+    Some(batch)
+}
+
+/// Asks until there is an answer, or nobody waits for it any more. To repeat a settlement that has won is answered the same.
+async fn finish(store: &dyn Store, mut batch: Vec<Order>) {
+    let mut wait = WAITS.0;
+    loop {
+        batch.retain(|(_, answer)| !answer.is_closed());
+        if batch.is_empty() {
+            return;
+        }
+        let settlements: Vec<_> = batch.iter().map(|(settlement, _)| settlement.clone()).collect();
+        match store.settle(&settlements).await {
+            Ok(verdicts) => {
+                for ((_, answer), verdict) in batch.into_iter().zip(verdicts) {
+                    // Who has stopped waiting does not want to know.
+                    let _ = answer.send(verdict);
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, settlements = batch.len(), "settlements wait for the store");
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(WAITS.1);
+            }
+        }
+    }
+}
