@@ -1,6 +1,6 @@
 //! Runs the page for operators: its commands are typed in order, in one story, and print what the page says.
 
-use posthouse::{Breaker, Health, Outcome, Relay, Route};
+use posthouse::{Breaker, Health, Outcome, Route, presence::Relay};
 use posthouse_testkit::page::{examples, masked};
 
 use crate::story::Story;

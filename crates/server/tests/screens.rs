@@ -1,7 +1,7 @@
 //! What operators see, screen by screen: each test types a few lines, and its snapshot in `snapshots/` is to be read like a manual.
 //! After a change that is meant: `INSTA_UPDATE=always cargo nextest run -p posthouse-server screens`, and read the difference.
 
-use posthouse::{Breaker, Health, Outcome, Relay, Route};
+use posthouse::{Breaker, Health, Outcome, Route, presence::Relay};
 
 use crate::story::{Story, id};
 

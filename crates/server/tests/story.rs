@@ -4,7 +4,7 @@
 //! Ids are given, times are told as if the store had begun at [`BEGINNING`], and everything happens three and a half hours ago, so
 //! that ages come out the same however long a test takes.
 
-use posthouse::{AnyStore, Claim, Claimed, Outcome, Relay, RetryPolicy, Settlement, Timestamp};
+use posthouse::{AnyStore, Claim, Claimed, Outcome, RetryPolicy, Settlement, Timestamp, presence::Relay};
 use std::{
     fmt::Write as _,
     future::Future,
