@@ -352,7 +352,7 @@ impl fmt::Display for Cause {
                 f.write_str("an operator holds it in quarantine")?;
                 note.as_ref().map_or(Ok(()), |note| write!(f, " ({note})"))?;
                 f.write_str(if *blocks {
-                    "; it blocks its order key until it is replayed, resolved or discarded"
+                    "; it blocks its order key until it is replayed, cancelled, resolved or discarded"
                 } else {
                     "; replay it to send it again"
                 })

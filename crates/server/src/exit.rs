@@ -169,6 +169,10 @@ fn next_step(error: &Error) -> (String, Option<String>) {
                 Some(READ_ONLY.to_owned()),
             );
         }
+        Error::Unavailable(source) if source.to_string().contains("read-only transaction") => {
+            let help = "it is a standby, or set to be read only: name the primary in --store (or POSTHOUSE_STORE__URL)";
+            return (format!("the store cannot be written: {source}"), Some(help.to_owned()));
+        }
         Error::Timeout(_) | Error::Unavailable(_) => {
             Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
         }

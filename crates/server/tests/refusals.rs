@@ -277,6 +277,20 @@ fn a_role_without_rights_is_told_what_it_may_not_do() {
     sql(&server(), &format!("DROP ROLE {role}"));
 }
 
+/// It can be reached, and is a standby or set to be read only.
+#[test]
+fn a_database_that_is_read_only_is_called_that() {
+    let place = Place::postgres();
+    place.run(&["migrate"]).ok();
+    let url = format!("{}&options=-c%20default_transaction_read_only%3Don", place.url);
+    let run = run(&["--store", &url, "enqueue", "t", "--data", "1"]);
+    let error = run.failed_with(5);
+    assert!(
+        error.starts_with("error: the store cannot be written: ") && error.contains("name the primary"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_store_without_schema_says_to_migrate() {
     for place in [Place::sqlite(), Place::postgres()] {
