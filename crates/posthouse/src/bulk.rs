@@ -127,11 +127,16 @@ impl LeftOut {
 }
 
 impl BulkReplay {
+    /// The state of what is replayed.
+    fn wanted(&self) -> State {
+        self.filter.state.unwrap_or(State::Dead)
+    }
+
     /// Oldest first, so that messages of one key are replayed in their order. A replay keeps a message's number: each is met
     /// once, also when it dies again meanwhile.
     fn page(&self, beyond: Option<i64>, limit: u32) -> Filter {
         Filter {
-            state: Some(self.filter.state.unwrap_or(State::Dead)),
+            state: Some(self.wanted()),
             oldest_first: true,
             beyond,
             limit,
@@ -190,6 +195,7 @@ impl BulkReplay {
         // A slow one looks again every second: at its messages, which others may move, and at their destinations.
         let size = self.per_second.map_or(PAGE, |n| n.clamp(1, PAGE));
         let beginning = Beginning::of(admin).await?;
+        let wanted = self.wanted();
         let (mut done, mut beyond) = (Replayed::default(), None);
         loop {
             let page = admin.list(&self.page(beyond, size)).await?;
@@ -197,6 +203,11 @@ impl BulkReplay {
             for message in &page.messages {
                 if done.replayed >= most {
                     return Ok(done);
+                }
+                // A page is found first and read then: somebody may have been faster.
+                if message.state != wanted {
+                    done.moved += 1;
+                    continue;
                 }
                 if beginning.is_before(message) {
                     done.later += 1;
