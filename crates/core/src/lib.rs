@@ -9,12 +9,14 @@
 //! | what is sent | [`message`], [`limits`], [`headers`] |
 //! | what may happen to it | [`machine`], [`retry`], [`attempt`] |
 //! | who may finish it | [`lease`], [`settlement`] |
+//! | when a destination is spared | [`breaker`], [`rate`] |
 //! | what operators are told | [`explain`], [`presence`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
 //! | which program works on which schema | [`schema`] |
 
 pub mod admin;
 pub mod attempt;
+pub mod breaker;
 pub mod digest;
 pub mod error;
 pub mod explain;
@@ -25,6 +27,7 @@ pub mod limits;
 pub mod machine;
 pub mod message;
 pub mod presence;
+pub mod rate;
 pub mod retry;
 pub mod schema;
 pub mod settlement;
@@ -36,6 +39,7 @@ pub mod transport;
 
 pub use admin::{Admin, AuditEntry, AuditFilter, Count, Counts, Filter, MessageView, Page, Pruned};
 pub use attempt::{Attempt, AttemptOutcome};
+pub use breaker::{BreakerPolicy, Circuit};
 pub use digest::Digest;
 pub use error::{BoxError, Code, Error, Invalid};
 pub use explain::{Cause, Facts};
@@ -46,6 +50,7 @@ pub use limits::Limits;
 pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
 pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
 pub use presence::{Breaker, DestinationView, Health, Pause, Relay, RelayView, Route};
+pub use rate::{Meter, Rate};
 pub use retry::{Backoff, RetryPolicy};
 pub use schema::{Fit, Migration, RolePlan, SchemaVersion, Upgrade};
 pub use settlement::{Next, Settlement, Verdict};

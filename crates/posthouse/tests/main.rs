@@ -3,5 +3,6 @@
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod limits;
 mod payments;
 mod relay;

@@ -17,10 +17,10 @@ use std::{
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// A store whose clock is that of the runtime.
-fn store() -> Memory {
+pub(crate) fn store() -> Memory {
     let start = Instant::now();
     Memory::with_clock(
         memory::Options::default(),
@@ -28,36 +28,36 @@ fn store() -> Memory {
     )
 }
 
-async fn put(store: &Memory, messages: impl IntoIterator<Item = Message>) {
+pub(crate) async fn put(store: &Memory, messages: impl IntoIterator<Item = Message>) {
     let mut tx = store.begin();
     tx.enqueue_all(messages.into_iter().collect()).await.unwrap();
     tx.commit();
 }
 
-fn numbered(n: usize) -> Message {
+pub(crate) fn numbered(n: usize) -> Message {
     Message::json("order.placed", &n).unwrap()
 }
 
 /// A relay that runs until it is stopped.
-struct Running {
-    cancel: CancellationToken,
-    task: JoinHandle<Result<(), Error>>,
+pub(crate) struct Running {
+    pub(crate) cancel: CancellationToken,
+    pub(crate) task: JoinHandle<Result<(), Error>>,
 }
 
 impl Running {
-    fn start(relay: Relay) -> Self {
+    pub(crate) fn start(relay: Relay) -> Self {
         let cancel = CancellationToken::new();
         let task = tokio::spawn(relay.run(cancel.clone()));
         Self { cancel, task }
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.cancel.cancel();
         self.task.await.unwrap().unwrap();
     }
 }
 
-async fn all(store: &Memory) -> Vec<MessageView> {
+pub(crate) async fn all(store: &Memory) -> Vec<MessageView> {
     let filter = Filter {
         limit: 1000,
         oldest_first: true,
@@ -66,11 +66,11 @@ async fn all(store: &Memory) -> Vec<MessageView> {
     store.list(&filter).await.unwrap().messages
 }
 
-async fn states(store: &Memory) -> Vec<State> {
+pub(crate) async fn states(store: &Memory) -> Vec<State> {
     all(store).await.iter().map(|m| m.state).collect()
 }
 
-async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
     let waited = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -81,11 +81,11 @@ async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
         .expect("it does not happen");
 }
 
-async fn until_all(store: &Memory, state: State) {
+pub(crate) async fn until_all(store: &Memory, state: State) {
     until(|| async { states(store).await.iter().all(|s| *s == state) }).await;
 }
 
-async fn evidence(store: &Memory, at: usize) -> Vec<Attempt> {
+pub(crate) async fn evidence(store: &Memory, at: usize) -> Vec<Attempt> {
     let id = all(store).await[at].id;
     store.attempts(id).await.unwrap()
 }
@@ -278,7 +278,8 @@ async fn a_relay_that_is_stopped_holds_nothing() {
             .grace(2 * SECOND)
             .route("*", hang),
     );
-    until(|| async { states(&store).await.contains(&State::Leased) }).await;
+    let leased = |states: Vec<State>| states.iter().filter(|s| **s == State::Leased).count();
+    until(|| async { leased(states(&store).await) >= 2 }).await;
     relay.stop().await;
     assert!(states(&store).await.iter().all(|s| *s == State::Pending));
     let counted: Vec<_> = all(&store)

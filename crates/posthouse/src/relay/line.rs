@@ -3,31 +3,35 @@
 use posthouse_core::{Claimed, Outcome, Settlement, Verdict};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{
-    Engine,
-    held::Grip,
-    route::{Place, Route, margin},
-};
+use super::{Engine, destination::margin, held::Grip, load::Share, route::Route, target::Place};
 
-/// A message that was granted, and the slot that it takes until it is settled.
+/// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
     pub claimed: Claimed,
     pub grip: Grip,
     /// When the store was asked for it.
     pub asked: Instant,
-    pub _slot: OwnedSemaphorePermit,
+    /// Whether it may come in, if that is known already.
+    pub door: Option<Result<Door, Unsent>>,
+    pub _share: Share,
+}
+
+/// The way to a message's destination, and its place there.
+pub(super) struct Door {
+    route: Arc<Route>,
+    place: Place,
 }
 
 /// A message's turn at its destination.
 struct Turn {
-    route: Arc<Route>,
-    _place: Place,
+    door: Door,
     _room: OwnedSemaphorePermit,
 }
 
 /// Why nothing is sent.
-enum Unsent {
+pub(super) enum Unsent {
     /// It goes back, uncounted.
     Released,
     /// Its deliver-by has passed.
@@ -49,10 +53,10 @@ enum Next {
 /// Sends them in their order. What cannot go on stops the rest, which goes back.
 pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
     let mut line = line.into_iter();
-    for work in line.by_ref() {
-        let next = one(&engine, &work).await;
+    for mut work in line.by_ref() {
+        let next = one(&engine, &mut work).await;
         drop(work);
-        engine.changed.notify_one();
+        engine.freed();
         match next {
             Next::Go => {}
             Next::Stop => break,
@@ -69,14 +73,19 @@ async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
             .settle(Settlement::released(&work.grip.lease, Duration::ZERO))
             .await;
     }
-    engine.changed.notify_one();
+    engine.freed();
 }
 
-async fn one(engine: &Engine, work: &Work) -> Next {
+async fn one(engine: &Engine, work: &mut Work) -> Next {
+    let door = work.door.take().unwrap_or_else(|| door(engine, work));
+    let turned = match door {
+        Ok(door) => turn(engine, door, work).await,
+        Err(unsent) => Err(unsent),
+    };
     let lease = &work.grip.lease;
-    let settlement = match turn(engine, work).await {
-        Ok(turn) => match send(engine, &turn.route, work).await {
-            Some(outcome) => Settlement::of(lease, outcome, &turn.route.retry, engine.roll()),
+    let settlement = match turned {
+        Ok(turn) => match send(engine, &turn.door, work).await {
+            Some(outcome) => Settlement::of(lease, outcome, &turn.door.route.target.rules().retry, engine.roll()),
             None => return lost(engine, work).await,
         },
         Err(Unsent::Released) => Settlement::released(lease, Duration::ZERO),
@@ -86,39 +95,48 @@ async fn one(engine: &Engine, work: &Work) -> Next {
     settle(engine, work, settlement).await
 }
 
-/// Everything that must hold before a send begins.
-async fn turn(engine: &Engine, work: &Work) -> Result<Turn, Unsent> {
+/// Whether it may come in: there is a route, and its destination has room.
+pub(super) fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
     let topic = &work.claimed.delivery.topic;
-    let Some(route) = engine.route(topic) else {
+    let Some(route) = engine.routes.find(topic) else {
         engine.leave_topic(topic);
         return Err(Unsent::Released);
     };
     let place = route.enter(topic).ok_or(Unsent::Released)?;
-    let room = room(engine, &route, work).await?;
-    cover(engine, &route, work).await?;
+    if engine.is_paused(&route.target.name) {
+        return Err(Unsent::Released);
+    }
+    Ok(Door { route, place })
+}
+
+/// Everything that must hold before a send begins.
+async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> {
+    let room = room(engine, &door, work).await?;
+    cover(engine, &door.route, work).await?;
     match work.claimed.deliver_within {
         Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
-        _ => Ok(Turn {
-            route,
-            _place: place,
-            _room: room,
-        }),
+        _ => Ok(Turn { door, _room: room }),
     }
 }
 
-/// Waits until the destination can take one more.
-async fn room(engine: &Engine, route: &Route, work: &Work) -> Result<OwnedSemaphorePermit, Unsent> {
+/// Waits for its turn, and until the destination can take one more.
+async fn room(engine: &Engine, door: &Door, work: &Work) -> Result<OwnedSemaphorePermit, Unsent> {
+    let target = &door.route.target;
+    let turn = async {
+        tokio::time::sleep_until(door.place.turn).await;
+        target.sends.clone().acquire_owned().await
+    };
     tokio::select! {
         biased;
         () = engine.stopping.cancelled() => Err(Unsent::Released),
         () = work.grip.lost() => Err(Unsent::Lost),
-        room = route.room.clone().acquire_owned() => room.ok().filter(|_| !route.is_paused()).ok_or(Unsent::Released),
+        room = turn => room.ok().filter(|_| !engine.is_paused(&target.name)).ok_or(Unsent::Released),
     }
 }
 
 /// Never begins a send that its lease does not outlast.
 async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent> {
-    let needed = route.timeout + margin(engine.settings.lease);
+    let needed = route.target.rules().timeout + margin(engine.settings.lease);
     if work.grip.remaining() < needed {
         let leases = [work.grip.lease.clone()];
         if let Err(error) = engine.held.renew(&*engine.store, &leases).await {
@@ -132,22 +150,27 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
 }
 
 /// One send, one outcome; none when the lease was lost meanwhile. It runs on a task of its own, so that a panic ends nothing else.
-async fn send(engine: &Engine, route: &Route, work: &Work) -> Option<Outcome> {
-    let (transport, delivery) = (route.transport.clone(), work.claimed.delivery.clone());
-    let mut sending = tokio::spawn(async move { transport.send(&delivery).await });
+async fn send(engine: &Engine, door: &Door, work: &Work) -> Option<Outcome> {
+    let target = &door.route.target;
+    let timeout = target.rules().timeout;
+    let (transport, delivery) = (target.destination.transport.clone(), work.claimed.delivery.clone());
+    // Whoever drops the line ends the send too.
+    let mut sending = AbortOnDropHandle::new(tokio::spawn(async move { transport.send(&delivery).await }));
     let unknown = |code: &str, error: String| Outcome::Unknown {
         code: code.into(),
         error,
     };
     let outcome = tokio::select! {
         biased;
-        sent = &mut sending => return Some(sent.unwrap_or_else(|e| unknown("panic", panic_text(e)))),
-        () = work.grip.lost() => None,
-        () = tokio::time::sleep(route.timeout) => Some(unknown("timeout", format!("no answer within {:?}", route.timeout))),
-        () = engine.stopped.cancelled() => Some(unknown("shutdown", "the relay stopped before there was an answer".into())),
+        sent = &mut sending => sent.unwrap_or_else(|e| unknown("panic", panic_text(e))),
+        () = work.grip.lost() => return None,
+        () = tokio::time::sleep(timeout) => unknown("timeout", format!("no answer within {timeout:?}")),
+        () = engine.stopped.cancelled() => return Some(unknown("shutdown", "the relay stopped before there was an answer".into())),
     };
-    sending.abort();
-    outcome
+    if door.place.report(&outcome, engine.roll()) {
+        engine.news.notify_one();
+    }
+    Some(outcome)
 }
 
 fn panic_text(e: tokio::task::JoinError) -> String {

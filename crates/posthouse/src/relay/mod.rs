@@ -18,28 +18,39 @@
 //! Any number of relays may run on one store, on any number of machines: they meet only there. A message is sent under a lease that
 //! is renewed for as long as the send takes; one whose lease is lost is stopped, and what it would have written is refused.
 
+mod ask;
+mod control;
+mod destination;
 mod held;
 mod line;
+mod load;
 mod local;
+mod repairs;
 mod round;
 mod route;
 mod settler;
+mod target;
 
+pub use control::Control;
+pub use destination::Destination;
 pub use local::{IntoOutcome, local, local_delivery};
-pub use route::Destination;
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
 use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use held::Held;
-use route::Route;
+use load::Load;
+use route::Routes;
 use settler::Settler;
+
+/// Topics without a route that are remembered. Beyond it they are forgotten, and learnt again.
+const MOST_UNROUTED: usize = 10_000;
 
 /// What a relay may be told.
 #[derive(Clone, Debug)]
@@ -52,21 +63,23 @@ pub(crate) struct Settings {
     concurrency: usize,
     poll: Duration,
     grace: Duration,
+    weights: HashMap<String, u32>,
     seed: Option<u64>,
 }
 
 /// A relay that is being put together. See [`Relay::builder`].
 pub struct Relay {
-    store: Arc<dyn Store>,
+    stores: Vec<Arc<dyn Store>>,
     routes: Vec<(String, Destination)>,
     settings: Settings,
+    control: Control,
 }
 
 impl Relay {
-    /// A relay on this store: leases of 15 seconds, 64 messages in flight, 50 in a claim.
+    /// A relay on this store: leases of 15 seconds, 64 messages and 64 MiB in flight, 50 in a claim.
     pub fn builder(store: Arc<dyn Store>) -> Self {
         Self {
-            store,
+            stores: vec![store],
             routes: Vec::new(),
             settings: Settings {
                 name: format!("relay-{}", std::process::id()),
@@ -76,10 +89,18 @@ impl Relay {
                 max_bytes: 64 << 20,
                 concurrency: 64,
                 poll: Duration::from_millis(500),
-                grace: Duration::from_secs(10),
+                grace: Duration::from_secs(25),
+                weights: HashMap::new(),
                 seed: None,
             },
+            control: Control::default(),
         }
+    }
+
+    /// Serves another database as well, by the same routes and within the same limits.
+    pub fn also(mut self, store: Arc<dyn Store>) -> Self {
+        self.stores.push(store);
+        self
     }
 
     /// Sends messages whose topic is of this pattern there. The first route that matches a topic serves it.
@@ -112,6 +133,18 @@ impl Relay {
         self
     }
 
+    /// The most bytes of payloads in flight. A message that is larger by itself is still taken, when there is any room.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.settings.max_bytes = bytes;
+        self
+    }
+
+    /// A tenant that gets so many turns where others get one. When there is room for everybody, it makes no difference.
+    pub fn weight(mut self, tenant: impl Into<String>, weight: u32) -> Self {
+        self.settings.weights.insert(tenant.into(), weight);
+        self
+    }
+
     /// The most messages in flight.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.settings.concurrency = concurrency;
@@ -124,7 +157,7 @@ impl Relay {
         self
     }
 
-    /// How long sends may go on after it was told to stop.
+    /// How long it may take to stop. Sends that are under way have four fifths of it; then they are given up as unknown.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self
@@ -136,89 +169,110 @@ impl Relay {
         self
     }
 
+    /// What changes it while it runs.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
     /// Runs until it is cancelled; then gives back what is not sent yet, waits for what is, and returns. Errors of the store are
     /// waited out; what is returned at once as an error is a setting that makes no sense.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
-        let (engine, settling) = Engine::start(self)?;
-        round::run(engine, settling, cancel).await;
+        let mut running = tokio::task::JoinSet::new();
+        for (engine, settling) in Engine::start(self)? {
+            running.spawn(round::run(engine, settling, cancel.clone()));
+        }
+        while let Some(ended) = running.join_next().await {
+            // A panic of ours is the caller's to see.
+            if let Err(Ok(panic)) = ended.map_err(tokio::task::JoinError::try_into_panic) {
+                std::panic::resume_unwind(panic);
+            }
+        }
         Ok(())
     }
 }
 
-/// A relay that runs.
+/// A relay that runs, on one store. What it shares with those on other stores is behind an `Arc`.
 struct Engine {
     store: Arc<dyn Store>,
     settings: Settings,
-    routes: Vec<Arc<Route>>,
+    routes: Arc<Routes>,
+    load: Arc<Load>,
+    /// Rung when something is free that was not.
+    freed: Arc<watch::Sender<()>>,
     held: Arc<Held>,
     settler: Settler,
-    slots: Arc<Semaphore>,
-    /// Something is free that was not.
-    changed: Notify,
+    /// There is something to tell of this relay.
+    news: Notify,
     /// Nothing new is sent.
     stopping: CancellationToken,
     /// Nothing is waited for.
     stopped: CancellationToken,
+    /// Destinations that operators have paused.
+    paused: Mutex<HashSet<String>>,
     /// Topics without a route.
     unrouted: Mutex<HashSet<String>>,
     chance: Mutex<fastrand::Rng>,
 }
 
-impl Engine {
-    fn start(relay: Relay) -> Result<(Arc<Self>, tokio::task::JoinHandle<()>), Error> {
-        let Relay {
-            store,
-            routes,
-            settings,
-        } = relay;
-        check_lease(settings.lease)?;
-        if settings.concurrency == 0 || settings.concurrency > Semaphore::MAX_PERMITS {
-            return Err(Invalid::new("concurrency", "must be at least 1").into());
-        }
-        let route = |(topic, to): (String, Destination)| Route::new(&topic, to, settings.lease).map(Arc::new);
-        let routes = routes.into_iter().map(route).collect::<Result<Vec<_>, _>>()?;
-        let (settler, settling) = Settler::start(store.clone());
-        let engine = Self {
-            held: Held::new(settings.lease),
-            slots: Arc::new(Semaphore::new(settings.concurrency)),
-            changed: Notify::new(),
-            stopping: CancellationToken::new(),
-            stopped: CancellationToken::new(),
-            unrouted: Mutex::default(),
-            chance: Mutex::new(settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed)),
-            store,
-            settings,
-            routes,
-            settler,
-        };
-        engine.told().check(Duration::from_secs(1))?;
-        engine.claim(1).check()?;
-        Ok((Arc::new(engine), settling))
-    }
+type Started = (Arc<Engine>, tokio::task::JoinHandle<()>);
 
-    fn route(&self, topic: &str) -> Option<Arc<Route>> {
-        self.routes.iter().find(|route| route.serves(topic)).cloned()
+impl Engine {
+    fn start(relay: Relay) -> Result<Vec<Started>, Error> {
+        let Relay {
+            stores,
+            routes,
+            settings,
+            control,
+        } = relay;
+        check(&settings)?;
+        let routes = Arc::new(Routes::new(settings.lease, routes)?);
+        let load = Load::new(settings.concurrency, settings.max_bytes);
+        let freed = Arc::new(watch::Sender::new(()));
+        control.begin(routes.clone(), freed.clone());
+        let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let start = |store: Arc<dyn Store>| {
+            let (settler, settling) = Settler::start(store.clone());
+            let engine = Self {
+                held: Held::new(settings.lease),
+                load: load.clone(),
+                routes: routes.clone(),
+                freed: freed.clone(),
+                news: Notify::new(),
+                stopping: CancellationToken::new(),
+                stopped: CancellationToken::new(),
+                paused: Mutex::default(),
+                unrouted: Mutex::default(),
+                chance: Mutex::new(chance.fork()),
+                settings: settings.clone(),
+                store,
+                settler,
+            };
+            engine.told().check(Duration::from_secs(1))?;
+            Ok((Arc::new(engine), settling))
+        };
+        stores.into_iter().map(start).collect()
     }
 
     /// Does not claim this topic again: other relays may have a route for it.
     fn leave_topic(&self, topic: &str) {
-        let mut unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unrouted = locked(&self.unrouted);
+        if unrouted.len() >= MOST_UNROUTED {
+            unrouted.clear();
+        }
         if unrouted.insert(topic.to_owned()) {
             tracing::warn!(topic, "no route for this topic; it is left to other relays");
         }
     }
 
-    /// A claim of up to so many, without the topics that nothing can be sent of now.
-    fn claim(&self, batch: u32) -> posthouse_core::Claim {
-        let mut not_topics: Vec<_> = self.routes.iter().flat_map(|route| route.left_topics()).collect();
-        let unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
-        not_topics.extend(unrouted.iter().cloned());
-        let claim = posthouse_core::Claim::new(&*self.settings.name, batch, self.settings.lease);
-        posthouse_core::Claim {
-            namespaces: self.settings.namespaces.clone(),
-            not_topics,
-            ..claim.max_bytes(self.settings.max_bytes)
-        }
+    /// The topics without a route that are still without one.
+    fn unrouted(&self) -> HashSet<String> {
+        let mut unrouted = locked(&self.unrouted);
+        unrouted.retain(|topic| self.routes.find(topic).is_none());
+        unrouted.clone()
+    }
+
+    fn is_paused(&self, destination: &str) -> bool {
+        locked(&self.paused).contains(destination)
     }
 
     /// What it tells of itself.
@@ -227,12 +281,45 @@ impl Engine {
             name: self.settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             namespaces: self.settings.namespaces.clone(),
-            routes: self.routes.iter().map(|route| route.told()).collect(),
+            routes: self.routes.all().iter().map(|route| route.told()).collect(),
+            destinations: self.routes.health(),
             ..presence::Relay::default()
         }
     }
 
     fn roll(&self) -> f64 {
-        self.chance.lock().unwrap_or_else(PoisonError::into_inner).f64()
+        locked(&self.chance).f64()
     }
+
+    /// Somebody may go on who could not.
+    fn freed(&self) {
+        self.freed.send_replace(());
+    }
+}
+
+/// Refuses settings that make no sense.
+fn check(settings: &Settings) -> Result<(), Error> {
+    let told = presence::Relay {
+        name: settings.name.clone(),
+        namespaces: settings.namespaces.clone(),
+        ..presence::Relay::default()
+    };
+    told.check(Duration::from_secs(1))?;
+    check_lease(settings.lease)?;
+    if settings.concurrency == 0 || settings.concurrency > Semaphore::MAX_PERMITS {
+        return Err(Invalid::new("concurrency", "must be at least 1").into());
+    }
+    if settings.poll < Duration::from_millis(1) || settings.poll > Duration::from_secs(3600) {
+        return Err(Invalid::new("poll", "must be between 1 ms and an hour").into());
+    }
+    if let Some((tenant, _)) = settings.weights.iter().find(|(_, weight)| **weight == 0) {
+        return Err(Invalid::new("weight", format!("of {tenant:?} must be at least 1")).into());
+    }
+    let claim = posthouse_core::Claim::new(&*settings.name, settings.batch, settings.lease);
+    claim.max_bytes(settings.max_bytes).check()?;
+    Ok(())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,97 +1,249 @@
 //! The one loop: settle what ran out, claim, hand out, sleep until there is more to do.
 
-use posthouse_core::{Claimed, Error, repair};
+use posthouse_core::{Claim, Claimed, Error};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
+    sync::watch,
     task::{JoinHandle, JoinSet},
-    time::Instant,
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Engine,
+    ask::{Ask, Asks, asks},
     line::{self, Work},
+    load::Reserved,
+    locked,
+    repairs::Repairs,
 };
 
 /// How long what a relay tells of itself holds, and how often it tells it.
 const TOLD_FOR: Duration = Duration::from_secs(15);
-/// Expired leases that one round takes back.
-const REPAIRED: u32 = 200;
+/// A little while: between two tellings, and for a last word.
+const MOMENT: Duration = Duration::from_millis(500);
 /// The wait after a round that failed; it doubles up to the second.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// Runs until it is cancelled, and until everything that it holds is settled or given up.
 pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: CancellationToken) {
     // Whoever drops this future ends everything that it has started.
+    let settling = tokio_util::task::AbortOnDropHandle::new(settling);
     let (mut lines, mut upkeep) = (JoinSet::new(), JoinSet::new());
     let (renewing, telling) = (engine.clone(), engine.clone());
     upkeep.spawn(async move { renewing.held.renew_for_ever(&*renewing.store).await });
     upkeep.spawn(async move { tell_for_ever(&telling).await });
-    let patience = async {
-        cancel.cancelled().await;
-        tokio::time::sleep(engine.settings.grace).await;
-    };
-    // Not cut off in the middle of a claim, which may have been granted; but a store that does not answer is not waited for.
-    tokio::select! {
-        () = rounds(&engine, &mut lines, &cancel) => {}
-        () = patience => {}
-    }
-    drain(&engine, lines).await;
+    let end = rounds(&engine, &mut lines, &cancel).await;
+    drain(&engine, lines, end).await;
     upkeep.shutdown().await;
-    if let Err(error) = engine.store.leave(&engine.settings.name).await {
-        tracing::warn!(%error, "the store was not told that this relay leaves");
+    match timeout_at(
+        end.max(Instant::now() + MOMENT),
+        engine.store.leave(&engine.settings.name),
+    )
+    .await
+    {
+        Ok(Err(error)) => tracing::warn!(%error, "the store was not told that this relay leaves"),
+        Err(_) => tracing::warn!("the store does not answer; it was not told that this relay leaves"),
+        Ok(Ok(())) => {}
     }
-    // The last handle of the settler: it answers what it has, and ends.
+    // The last handle of the settler, and nobody waits for an answer: it ends, or is ended.
     drop(engine);
-    settling.await.ok();
+    timeout(MOMENT, settling).await.ok();
 }
 
-async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &CancellationToken) {
-    let mut wait = WAITS.0;
-    while !cancel.is_cancelled() {
-        let rest = match round(engine, lines, cancel).await {
-            Ok(rest) => {
-                wait = WAITS.0;
-                rest
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a round failed");
-                let rest = Rest::For(wait);
-                wait = (2 * wait).min(WAITS.1);
-                rest
-            }
-        };
-        tokio::select! {
-            () = rest.over(engine) => {}
-            () = cancel.cancelled() => {}
-        }
-        while lines.try_join_next().is_some() {}
+/// Runs the loop until it is cancelled, and answers when everything must be over. It is not cut off in the middle of a claim, which
+/// may have been granted; but a store that does not answer is not waited for.
+async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &CancellationToken) -> Instant {
+    let grace = engine.settings.grace;
+    let mut rounds = Rounds::new(engine, lines, cancel);
+    let running = rounds.run();
+    tokio::pin!(running);
+    let over = tokio::select! {
+        () = cancel.cancelled() => false,
+        () = &mut running => true,
+    };
+    let end = Instant::now() + grace;
+    if !over {
+        timeout_at(end - grace / 5, running).await.ok();
     }
+    end
+}
+
+/// The loop, and what it remembers.
+struct Rounds<'a> {
+    engine: &'a Arc<Engine>,
+    lines: &'a mut JoinSet<()>,
+    cancel: &'a CancellationToken,
+    freed: watch::Receiver<()>,
+    repairs: Repairs,
 }
 
 /// How long the loop rests before its next round.
 enum Rest {
     /// Not at all.
     None,
-    /// Until a slot or a destination is free.
+    /// Until something is free.
     UntilFree,
-    /// Until the store wakes us, or something is free; not longer than the poll.
-    UntilWoken,
+    /// Until the store wakes us, not longer than the poll; or, if something was left out, until something is free.
+    UntilWoken { limited: bool },
     /// For this long.
     For(Duration),
 }
 
-impl Rest {
-    async fn over(self, engine: &Engine) {
-        match self {
-            Self::None => {}
-            Self::UntilFree => engine.changed.notified().await,
-            Self::UntilWoken => tokio::select! {
-                () = woken(engine) => {}
-                () = engine.changed.notified() => {}
-            },
-            Self::For(wait) => tokio::time::sleep(wait).await,
+impl<'a> Rounds<'a> {
+    fn new(engine: &'a Arc<Engine>, lines: &'a mut JoinSet<()>, cancel: &'a CancellationToken) -> Self {
+        Self {
+            freed: engine.freed.subscribe(),
+            engine,
+            lines,
+            cancel,
+            repairs: Repairs::new(),
         }
+    }
+
+    async fn run(&mut self) {
+        let mut wait = WAITS.0;
+        while !self.cancel.is_cancelled() {
+            let rest = match self.round().await {
+                Ok(rest) => {
+                    wait = WAITS.0;
+                    rest
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a round failed");
+                    let rest = Rest::For(wait);
+                    wait = (2 * wait).min(WAITS.1);
+                    rest
+                }
+            };
+            self.rest(rest).await;
+            while self.lines.try_join_next().is_some() {}
+        }
+    }
+
+    /// Settles what ran out and takes what there is room for; twice before a sleep.
+    async fn round(&mut self) -> Result<Rest, Error> {
+        let engine = self.engine;
+        self.repairs.run(&*engine.store).await?;
+        let rest = self.take().await?;
+        if !matches!(rest, Rest::UntilWoken { .. }) || self.cancel.is_cancelled() {
+            return Ok(rest);
+        }
+        engine.store.asleep(&engine.settings.name, engine.settings.poll).await?;
+        // What was committed before the store knew of our sleep rings for nobody.
+        self.take().await
+    }
+
+    async fn take(&mut self) -> Result<Rest, Error> {
+        let engine = self.engine;
+        // From here on, whatever gets free ends the rest that follows.
+        self.freed.mark_unchanged();
+        let paused = locked(&engine.paused).clone();
+        let Asks { asks, limited } = asks(&engine.routes.all(), &paused, &engine.unrouted(), engine.settings.batch);
+        let mut rest = Rest::UntilWoken { limited };
+        for ask in asks {
+            let Some(mut reserved) = engine.load.reserve(ask.most) else {
+                return Ok(Rest::UntilFree);
+            };
+            let batch = reserved.count();
+            let found = self.claim(engine.ask(&ask, batch, &reserved), &mut reserved).await?;
+            if found.iter().map(|(_, n)| *n).sum::<u32>() < batch {
+                ask.found_all();
+                continue;
+            }
+            rest = Rest::None;
+            self.weigh(&ask, found).await?;
+        }
+        Ok(rest)
+    }
+
+    /// Tenants of weight have further turns when there was more than one claim could take.
+    async fn weigh(&mut self, ask: &Ask, found: Vec<(String, u32)>) -> Result<(), Error> {
+        let engine = self.engine;
+        for (tenant, turns) in found {
+            let weight = engine.settings.weights.get(&tenant).copied().unwrap_or(1);
+            let more = turns.saturating_mul(weight - 1).min(ask.most);
+            let Some(mut reserved) = (more > 0).then(|| engine.load.reserve(more)).flatten() else {
+                continue;
+            };
+            let claim = engine.ask(ask, reserved.count(), &reserved).tenant(tenant);
+            self.claim(claim, &mut reserved).await?;
+        }
+        Ok(())
+    }
+
+    /// Claims, hands out, and answers how many each tenant got.
+    async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Vec<(String, u32)>, Error> {
+        let asked = Instant::now();
+        let claimed = self.engine.store.claim(&claim).await?;
+        let mut found: HashMap<String, u32> = HashMap::new();
+        for one in &claimed {
+            *found.entry(one.delivery.tenant.clone()).or_default() += 1;
+        }
+        for line in by_key(claimed) {
+            let mut line: Vec<_> = line
+                .into_iter()
+                .filter_map(|claimed| work(self.engine, claimed, asked, reserved))
+                .collect();
+            if let Some(first) = line.first_mut() {
+                // At once, so that the next claim knows what room there is.
+                first.door = Some(line::door(self.engine, first));
+            }
+            self.lines.spawn(line::run(self.engine.clone(), line));
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    async fn rest(&mut self, rest: Rest) {
+        let engine = self.engine;
+        let opens = engine.opens().into_iter().chain(self.repairs.soon()).min();
+        let opened = async {
+            match opens {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let freed = async {
+            // The sender is the engine's, which is ours: it is not gone.
+            let _ = self.freed.changed().await;
+        };
+        let rested = async {
+            match rest {
+                Rest::None => {}
+                Rest::UntilFree | Rest::UntilWoken { limited: true } => tokio::select! {
+                    () = freed => {}
+                    () = opened => {}
+                    () = woken(engine), if !matches!(rest, Rest::UntilFree) => {}
+                },
+                Rest::UntilWoken { limited: false } => tokio::select! {
+                    () = opened => {}
+                    () = woken(engine) => {}
+                },
+                Rest::For(wait) => tokio::time::sleep(wait).await,
+            }
+        };
+        tokio::select! {
+            () = rested => {}
+            () = self.cancel.cancelled() => {}
+        }
+    }
+}
+
+impl Engine {
+    /// A claim of up to so many, without the topics that nothing can be sent of now.
+    fn ask(&self, ask: &Ask, batch: u32, reserved: &Reserved) -> Claim {
+        let claim = Claim::new(&*self.settings.name, batch, self.settings.lease).max_bytes(reserved.bytes());
+        Claim {
+            namespaces: self.settings.namespaces.clone(),
+            not_topics: ask.not_topics.clone(),
+            ..claim
+        }
+    }
+
+    /// When something is free by itself that is not now.
+    fn opens(&self) -> Option<Instant> {
+        let routes = self.routes.all();
+        routes.iter().filter_map(|route| route.target.opens()).min()
     }
 }
 
@@ -103,47 +255,14 @@ async fn woken(engine: &Engine) {
     }
 }
 
-/// Settles what ran out and takes what there is for the free slots; twice before a sleep.
-async fn round(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &CancellationToken) -> Result<Rest, Error> {
-    repair(&*engine.store, REPAIRED).await?;
-    let rest = take(engine, lines).await?;
-    if !matches!(rest, Rest::UntilWoken) || cancel.is_cancelled() {
-        return Ok(rest);
-    }
-    engine.store.asleep(&engine.settings.name, engine.settings.poll).await?;
-    // What was committed before the store knew of our sleep rings for nobody.
-    take(engine, lines).await
-}
-
-async fn take(engine: &Arc<Engine>, lines: &mut JoinSet<()>) -> Result<Rest, Error> {
-    let free = engine.slots.available_permits().min(engine.settings.batch as usize);
-    let Some(batch) = u32::try_from(free).ok().filter(|free| *free > 0) else {
-        return Ok(Rest::UntilFree);
-    };
-    let asked = Instant::now();
-    let claimed = engine.store.claim(&engine.claim(batch)).await?;
-    let rest = if claimed.len() < free {
-        Rest::UntilWoken
-    } else {
-        Rest::None
-    };
-    for line in by_key(claimed) {
-        let line = line
-            .into_iter()
-            .filter_map(|claimed| work(engine, claimed, asked))
-            .collect();
-        lines.spawn(line::run(engine.clone(), line));
-    }
-    Ok(rest)
-}
-
-/// Only this loop takes slots, and it has looked how many are free.
-fn work(engine: &Engine, claimed: Claimed, asked: Instant) -> Option<Work> {
+/// None is left over: there are as many shares as the claim asked for.
+fn work(engine: &Engine, claimed: Claimed, asked: Instant, reserved: &mut Reserved) -> Option<Work> {
     Some(Work {
         grip: engine.held.take(&claimed, asked),
-        _slot: engine.slots.clone().try_acquire_owned().ok()?,
+        _share: reserved.share(claimed.delivery.payload.len())?,
         claimed,
         asked,
+        door: None,
     })
 }
 
@@ -168,16 +287,25 @@ fn by_key(claimed: Vec<Claimed>) -> Vec<Vec<Claimed>> {
     lines
 }
 
-/// What is not sent yet goes back; what is, has the grace.
-async fn drain(engine: &Engine, mut lines: JoinSet<()>) {
+/// What is not sent yet goes back; what is, has until a fifth of the grace is left, which is for settling it.
+async fn drain(engine: &Engine, mut lines: JoinSet<()>, end: Instant) {
     engine.stopping.cancel();
-    let grace = tokio::time::sleep(engine.settings.grace);
-    tokio::pin!(grace);
-    while !lines.is_empty() {
-        tokio::select! {
-            _ = lines.join_next() => {}
-            () = &mut grace, if !engine.stopped.is_cancelled() => engine.stopped.cancel(),
+    let patience = sleep_until(end - engine.settings.grace / 5);
+    tokio::pin!(patience);
+    let drained = async {
+        while !lines.is_empty() {
+            tokio::select! {
+                _ = lines.join_next() => {}
+                () = &mut patience, if !engine.stopped.is_cancelled() => engine.stopped.cancel(),
+            }
         }
+    };
+    if timeout_at(end, drained).await.is_err() {
+        tracing::error!(
+            messages = lines.len(),
+            "the store does not answer; what is not settled is left to run out"
+        );
+        lines.shutdown().await;
     }
 }
 
@@ -186,13 +314,16 @@ async fn tell_for_ever(engine: &Engine) {
     loop {
         match engine.store.heartbeat(&engine.told(), TOLD_FOR).await {
             Ok(pauses) => {
-                for route in &engine.routes {
-                    route.pause(pauses.iter().any(|pause| pause.destination == route.name));
+                let now = pauses.into_iter().map(|pause| pause.destination).collect();
+                let before = std::mem::replace(&mut *locked(&engine.paused), now);
+                if before != *locked(&engine.paused) {
+                    engine.freed();
                 }
-                engine.changed.notify_one();
             }
             Err(error) => tracing::warn!(%error, "the store was not told of this relay"),
         }
-        tokio::time::sleep(TOLD_FOR / 3).await;
+        // What changes is told soon, but not each flicker.
+        tokio::time::sleep(MOMENT).await;
+        timeout(TOLD_FOR / 3, engine.news.notified()).await.ok();
     }
 }

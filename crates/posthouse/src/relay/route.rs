@@ -1,165 +1,150 @@
-//! Where messages go, and under which rules.
+//! Which messages go where.
 
-use posthouse_core::{Error, Invalid, RetryPolicy, TopicPattern, Transport, presence};
+use posthouse_core::{Error, Health, Invalid, TopicPattern, presence};
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::Semaphore;
 
-/// A destination, with the rules for sending to it.
-///
-/// Every [`Transport`] becomes one with the usual rules; [`Destination::new`] gives it a name, which is what operators pause and resume.
-pub struct Destination {
-    name: Option<String>,
-    transport: Arc<dyn Transport>,
-    timeout: Duration,
-    concurrency: usize,
-    retry: RetryPolicy,
-}
+use super::{
+    destination::Destination,
+    target::{Place, Target},
+};
 
-impl Destination {
-    /// A destination of this name: 10 seconds for each send, 16 sends at a time, 12 attempts.
-    pub fn new(name: impl Into<String>, transport: impl Transport + 'static) -> Self {
-        Self {
-            name: Some(name.into()),
-            ..transport.into()
-        }
-    }
+/// Topics of a route that are remembered. Beyond it they are forgotten, and learnt again.
+const MOST_TOPICS: usize = 10_000;
 
-    /// How long one send may take. Must be shorter than the relay's lease.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// How many sends may be under way at a time.
-    pub fn concurrency(mut self, concurrency: usize) -> Self {
-        self.concurrency = concurrency;
-        self
-    }
-
-    /// How often and how soon a message is tried again.
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.retry = retry;
-        self
-    }
-}
-
-impl<T: Transport + 'static> From<T> for Destination {
-    fn from(transport: T) -> Self {
-        Self {
-            name: None,
-            transport: Arc::new(transport),
-            timeout: Duration::from_secs(10),
-            concurrency: 16,
-            retry: RetryPolicy::default(),
-        }
-    }
-}
-
-/// A route of a relay that runs.
+/// Topics of some pattern, and where they go.
 pub(super) struct Route {
     pattern: TopicPattern,
     text: String,
-    pub name: String,
-    pub transport: Arc<dyn Transport>,
-    pub timeout: Duration,
-    pub retry: RetryPolicy,
-    pub room: Arc<Semaphore>,
-    concurrency: usize,
-    /// Messages that are here, sent or waiting for room.
-    here: AtomicUsize,
-    paused: AtomicBool,
+    pub target: Arc<Target>,
+    /// More of it was claimed than there was room for: it has claims of its own, no larger than its room, until one finds less.
+    narrow: AtomicBool,
     /// Topics that came this way: what a claim leaves when nothing more can be taken for it.
     seen: Mutex<HashSet<String>>,
 }
 
-/// Somebody's place on a route; free again when dropped.
-pub(super) struct Place(Arc<Route>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.here.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Route {
-    /// Checks a route against the lease under which its sends happen.
-    pub fn new(topic: &str, to: Destination, lease: Duration) -> Result<Self, Error> {
-        let name = to.name.unwrap_or_else(|| format!("fn:{topic}"));
-        presence::check_destination(&name)?;
-        if to.timeout + margin(lease) >= lease {
-            let problem = format!(
-                "a send to {name} may take {:?}, and the lease of {lease:?} must be longer than that by a tenth and more",
-                to.timeout
-            );
-            return Err(Invalid::new("timeout", problem).into());
-        }
-        if to.concurrency == 0 {
-            return Err(Invalid::new("concurrency", format!("of {name} must be at least 1")).into());
-        }
-        Ok(Self {
-            pattern: TopicPattern::parse(topic)?,
-            text: topic.to_owned(),
-            name,
-            transport: to.transport,
-            timeout: to.timeout,
-            retry: to.retry,
-            room: Arc::new(Semaphore::new(to.concurrency)),
-            concurrency: to.concurrency,
-            here: AtomicUsize::new(0),
-            paused: AtomicBool::new(false),
-            seen: Mutex::default(),
-        })
-    }
-
     pub fn serves(&self, topic: &str) -> bool {
         self.pattern.matches(topic)
     }
 
-    /// A place for a message of this topic: one is sent, or waits for its turn. None when it is paused, or too many wait already.
-    pub fn enter(self: &Arc<Self>, topic: &str) -> Option<Place> {
-        self.seen().insert(topic.to_owned());
-        let before = self.here.fetch_add(1, Ordering::Relaxed);
-        let place = Place(self.clone());
-        (!self.is_paused() && before < 2 * self.concurrency).then_some(place)
-    }
-
-    pub fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
-    }
-
-    pub fn pause(&self, paused: bool) {
-        self.paused.store(paused, Ordering::Relaxed);
-    }
-
-    /// The topics that are not to be claimed now.
-    pub fn left_topics(&self) -> Vec<String> {
-        if self.is_paused() || self.here.load(Ordering::Relaxed) >= self.concurrency {
-            self.seen().iter().cloned().collect()
-        } else {
-            Vec::new()
+    /// A place for a message of this topic.
+    pub fn enter(&self, topic: &str) -> Option<Place> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= MOST_TOPICS {
+            seen.clear();
         }
+        if !seen.contains(topic) {
+            seen.insert(topic.to_owned());
+        }
+        drop(seen);
+        let place = self.target.enter();
+        if place.is_none() {
+            self.narrow.store(true, Ordering::Relaxed);
+        }
+        place
+    }
+
+    pub fn is_narrow(&self) -> bool {
+        self.narrow.load(Ordering::Relaxed)
+    }
+
+    /// There was less of it than it had room for.
+    pub fn widen(&self) {
+        self.narrow.store(false, Ordering::Relaxed);
+    }
+
+    pub fn topics(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().cloned().collect()
     }
 
     pub fn told(&self) -> presence::Route {
         presence::Route {
             topic: self.text.clone(),
-            destinations: vec![self.name.clone()],
+            destinations: vec![self.target.name.clone()],
         }
-    }
-
-    fn seen(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How much longer than a send its lease must hold, so that its outcome can still be settled.
-pub(super) fn margin(lease: Duration) -> Duration {
-    lease / 10
+/// All routes of a relay. They may be replaced while it runs.
+pub(super) struct Routes {
+    lease: Duration,
+    routes: RwLock<Arc<[Arc<Route>]>>,
+}
+
+impl Routes {
+    pub fn new(lease: Duration, routes: Vec<(String, Destination)>) -> Result<Self, Error> {
+        Ok(Self {
+            lease,
+            routes: RwLock::new(plan(routes, &[], lease)?),
+        })
+    }
+
+    /// Puts these in the place of the others, if all of them are sound. What stays the same keeps its breaker and its rate.
+    pub fn replace(&self, routes: Vec<(String, Destination)>) -> Result<(), Error> {
+        let mut current = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        *current = plan(routes, &current, self.lease)?;
+        Ok(())
+    }
+
+    pub fn all(&self) -> Arc<[Arc<Route>]> {
+        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The first that serves this topic.
+    pub fn find(&self, topic: &str) -> Option<Arc<Route>> {
+        self.all().iter().find(|route| route.serves(topic)).cloned()
+    }
+
+    /// How each destination is.
+    pub fn health(&self) -> Vec<Health> {
+        let mut told: Vec<Health> = Vec::new();
+        for route in self.all().iter() {
+            if !told.iter().any(|health| health.destination == route.target.name) {
+                told.push(route.target.health());
+            }
+        }
+        told
+    }
+}
+
+fn plan(
+    routes: Vec<(String, Destination)>,
+    before: &[Arc<Route>],
+    lease: Duration,
+) -> Result<Arc<[Arc<Route>]>, Error> {
+    let mut targets: Vec<Arc<Target>> = Vec::new();
+    let mut planned = Vec::with_capacity(routes.len());
+    for (topic, to) in routes {
+        let name = to.name.clone().unwrap_or_else(|| format!("fn:{topic}"));
+        to.check(&name, lease)?;
+        let target = match targets.iter().find(|target| target.name == name) {
+            Some(target) if target.destination.is(&to) => target.clone(),
+            Some(_) => {
+                let problem = format!("{name} is the name of two destinations; routes that share one get clones of it");
+                return Err(Invalid::new("destination", problem).into());
+            }
+            None => {
+                let same = |route: &&Arc<Route>| route.target.name == name && route.target.destination.is(&to);
+                let kept = before.iter().find(same).map(|route| route.target.clone());
+                kept.unwrap_or_else(|| Arc::new(Target::new(name, to)))
+            }
+        };
+        targets.push(target.clone());
+        planned.push(Arc::new(Route {
+            pattern: TopicPattern::parse(&topic)?,
+            text: topic,
+            target,
+            narrow: AtomicBool::new(false),
+            seen: Mutex::default(),
+        }));
+    }
+    Ok(planned.into())
 }

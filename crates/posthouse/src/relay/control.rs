@@ -1,0 +1,34 @@
+//! Changing a relay while it runs.
+
+use posthouse_core::Error;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
+
+use super::{destination::Destination, route::Routes};
+
+/// Changes a relay while it runs. From [`Relay::control`](super::Relay::control).
+#[derive(Clone, Default)]
+pub struct Control(Arc<OnceLock<Running>>);
+
+struct Running {
+    routes: Arc<Routes>,
+    freed: Arc<watch::Sender<()>>,
+}
+
+impl Control {
+    pub(super) fn begin(&self, routes: Arc<Routes>, freed: Arc<watch::Sender<()>>) {
+        // Only the one run of its relay begins it.
+        let _ = self.0.set(Running { routes, freed });
+    }
+
+    /// Puts these routes in the place of the relay's, if all of them are sound; else nothing changes. Sends that are under way end
+    /// by the old ones. A destination that stays the same (a clone of the one before, under the same rules) keeps its breaker and
+    /// its rate. Before the relay runs there is nothing to replace, and nothing happens.
+    pub fn replace_routes(&self, routes: Vec<(String, Destination)>) -> Result<(), Error> {
+        if let Some(running) = self.0.get() {
+            running.routes.replace(routes)?;
+            running.freed.send_replace(());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! A destination at work: who may send to it now.
+
+use posthouse_core::{Circuit, Health, Meter, Outcome, breaker::Period};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::Instant};
+
+use super::destination::{Destination, Rules};
+
+/// How long a message may be kept waiting for its turn under a rate. One that would wait longer is not taken at all.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) struct Target {
+    pub name: String,
+    pub destination: Destination,
+    /// Sends under way.
+    pub sends: Arc<Semaphore>,
+    since: Instant,
+    gate: Mutex<Gate>,
+}
+
+struct Gate {
+    /// Messages that are here: sent, or waiting for their turn.
+    here: u32,
+    circuit: Option<Circuit>,
+    meter: Option<Meter>,
+}
+
+/// Somebody's place at a destination; free again when dropped.
+pub(super) struct Place {
+    target: Arc<Target>,
+    period: Option<Period>,
+    /// When its turn is, under a rate.
+    pub turn: Instant,
+}
+
+impl Target {
+    pub fn new(name: String, destination: Destination) -> Self {
+        let rules = &destination.rules;
+        let gate = Gate {
+            here: 0,
+            circuit: rules.breaker.map(|policy| Circuit::new(policy, rules.concurrency)),
+            meter: rules.rate.map(Meter::new),
+        };
+        Self {
+            name,
+            sends: Arc::new(Semaphore::new((rules.concurrency as usize).min(Semaphore::MAX_PERMITS))),
+            since: Instant::now(),
+            gate: Mutex::new(gate),
+            destination,
+        }
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.destination.rules
+    }
+
+    /// How many more may come now.
+    pub fn room(&self) -> u32 {
+        self.gate().room(self.rules(), self.now())
+    }
+
+    /// From how much room on it is worth a claim of its own: a claim for each single message would cost more than it brings.
+    pub fn worthwhile(&self) -> u32 {
+        let rules = self.rules();
+        let places = self.gate().most(rules, self.now());
+        let idle = rules.rate.map(|rate| Meter::new(rate).room(Duration::ZERO, PATIENCE));
+        (idle.unwrap_or(u32::MAX).min(places) / 4).max(1)
+    }
+
+    /// When there may be room by itself, without anybody leaving.
+    pub fn opens(&self) -> Option<Instant> {
+        let (gate, now) = (self.gate(), self.now());
+        let circuit = gate.circuit.as_ref().and_then(|circuit| circuit.opens_again(now));
+        let meter = gate.meter.as_ref().map(|meter| meter.wait(now, PATIENCE));
+        let meter = meter.filter(|wait| !wait.is_zero()).map(|wait| now + wait);
+        circuit.max(meter).map(|at| self.since + at)
+    }
+
+    /// A place for a message that waits for its turn, or is sent. None when there is no room.
+    pub fn enter(self: &Arc<Self>) -> Option<Place> {
+        let (mut gate, now) = (self.gate(), self.now());
+        if gate.room(self.rules(), now) == 0 {
+            return None;
+        }
+        gate.here += 1;
+        let wait = gate.meter.as_mut().map(|meter| meter.take(now));
+        Some(Place {
+            target: self.clone(),
+            period: gate.circuit.as_mut().map(|circuit| circuit.period(now)),
+            turn: Instant::now() + wait.unwrap_or_default(),
+        })
+    }
+
+    pub fn health(&self) -> Health {
+        let (gate, now) = (self.gate(), self.now());
+        Health {
+            destination: self.name.clone(),
+            breaker: gate
+                .circuit
+                .as_ref()
+                .map(|circuit| circuit.state(now))
+                .unwrap_or_default(),
+            limited: gate.meter.as_ref().is_some_and(|meter| meter.room(now, PATIENCE) == 0),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    fn gate(&self) -> std::sync::MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gate {
+    /// As many wait as are sent, so that the next is at hand; while it is tried out, nobody waits.
+    fn most(&self, rules: &Rules, now: Duration) -> u32 {
+        let allowed = self.circuit.as_ref().and_then(|circuit| circuit.allows(now));
+        allowed.unwrap_or(rules.concurrency.saturating_mul(2))
+    }
+
+    fn room(&self, rules: &Rules, now: Duration) -> u32 {
+        let room = self.most(rules, now).saturating_sub(self.here);
+        let meter = self.meter.as_ref().map(|meter| meter.room(now, PATIENCE));
+        meter.map_or(room, |meter| meter.min(room))
+    }
+}
+
+impl Place {
+    /// Tells the breaker what became of the send, and answers whether that changed its state.
+    pub fn report(&self, outcome: &Outcome, roll: f64) -> bool {
+        // One that refuses a message is well.
+        let well = matches!(outcome, Outcome::Delivered { .. } | Outcome::Reject { .. });
+        let (mut gate, now) = (self.target.gate(), self.target.now());
+        let (Some(circuit), Some(period)) = (gate.circuit.as_mut(), self.period) else {
+            return false;
+        };
+        let before = circuit.state(now);
+        circuit.report(period, well, now, roll);
+        let after = circuit.state(now);
+        if before != after {
+            let (from, to) = (before.as_str(), after.as_str());
+            tracing::warn!(destination = self.target.name, from, to, "a breaker changed");
+        }
+        before != after
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.target.gate().here -= 1;
+    }
+}
