@@ -37,11 +37,15 @@ pub trait Store: Send + Sync {
     /// A relay leaves: it is not live any more.
     async fn leave(&self, relay: &str) -> Result<(), Error>;
 
-    /// Says that `worker` is about to sleep. It must claim once more before it does, or it may miss what came before.
+    /// A destination said that it is gone for good: pauses it, as an operator would, in the name of `worker`.
+    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error>;
+
+    /// Says that `worker` is about to sleep, and for how long that holds. It must claim once more before it does, or it may miss what
+    /// came before; not if it says so again while it still holds.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
 
-    /// Sleeps until something may have come, at most this long; awake, `worker` is rung for no more. A hint: it may wake for
-    /// nothing, or not at all.
+    /// Sleeps until something may have come, at most this long. Once it was rung, `worker` is rung for no more until it says again
+    /// that it sleeps; if its time was up, it still is. A hint: it may wake for nothing, or not at all.
     async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error>;
 }
 

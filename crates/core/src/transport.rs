@@ -83,6 +83,16 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The code by which a destination says that it is gone for good.
+    pub const GONE: &str = "http_410";
+
+    /// Whether the destination said that it is gone for good, so that nothing more is to be sent there.
+    pub fn says_gone(&self) -> bool {
+        matches!(self, Self::Reject { code, .. } | Self::Retry { code, .. } if code == Self::GONE)
+    }
+}
+
 /// One kind of destination. One call is one try: no hidden retries.
 #[async_trait]
 pub trait Transport: Send + Sync {

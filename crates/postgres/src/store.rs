@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay, Renewal,
-    Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay,
+    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{
     sync::{
@@ -326,6 +326,10 @@ impl Store for Postgres {
         self.query(&sql, &[(&relay, Type::TEXT)]).await.map(drop)
     }
 
+    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
+        Admin::pause(self, destination, worker, reason).await
+    }
+
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
         self.bell.listen().await?;
         let (bell, worker) = (self.bell.id(), error_text(worker));
@@ -342,7 +346,9 @@ impl Store for Postgres {
 
     async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
         let why = self.bell.wait(at_most).await;
-        self.wake_up(worker).await;
+        if why == Wake::Rung {
+            self.wake_up(worker).await;
+        }
         Ok(why)
     }
 }

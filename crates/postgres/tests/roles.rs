@@ -23,6 +23,7 @@ const RELAY: &[&str] = &[
     "grant_leases",
     "heartbeat",
     "leave",
+    "pause_destination",
     "prune",
     "record_conflict",
     "renew",

@@ -372,3 +372,56 @@ async fn bytes_in_flight_are_bounded() {
     // One may be larger than the room that is left.
     assert_eq!(bytes.1.load(Ordering::SeqCst), 6000);
 }
+
+/// 410: the message is refused, and nobody sends anything more there until somebody says so.
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_is_gone_is_paused() {
+    let store = store();
+    put(&store, (0..20).map(numbered)).await;
+    let gone = Arc::new(AtomicBool::new(true));
+    let says = gone.clone();
+    let take = move |_: Delivery| {
+        let gone = says.load(Ordering::SeqCst);
+        async move {
+            if !gone {
+                return Outcome::Delivered { receipt: None };
+            }
+            Outcome::Reject {
+                code: Outcome::GONE.into(),
+                error: "410 Gone".into(),
+            }
+        }
+    };
+    let to = Destination::new("shop", local_delivery(take)).concurrency(1);
+    let relay = |name: &str| {
+        Relay::builder(Arc::new(store.clone()))
+            .name(name)
+            .route("*", to.clone())
+    };
+    let (one, two) = (Running::start(relay("one")), Running::start(relay("two")));
+    sleep(600 * SECOND).await;
+    let dead = all(&store).await.iter().filter(|m| m.state == State::Dead).count();
+    assert!((1..=2).contains(&dead), "{dead} are dead of it");
+    let waiting = all(&store)
+        .await
+        .into_iter()
+        .find(|m| m.state == State::Pending)
+        .unwrap();
+    let causes = store.explain(waiting.id).await.unwrap();
+    assert!(matches!(&causes[..], [Cause::Paused { .. }]), "{causes:?}");
+    gone.store(false, Ordering::SeqCst);
+    store.resume("shop", "anna", "it is back").await.unwrap();
+    until(|| async {
+        states(&store)
+            .await
+            .iter()
+            .all(|s| matches!(s, State::Done | State::Dead))
+    })
+    .await;
+    one.stop().await;
+    two.stop().await;
+    assert_eq!(
+        all(&store).await.iter().filter(|m| m.state == State::Dead).count(),
+        dead
+    );
+}

@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Pause, Relay, Renewal,
+    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Pause, Relay, Renewal,
     Settlement, Store, Upgrade, Verdict, Wake, lease::check_lease, text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -233,6 +233,10 @@ impl Store for Sqlite {
     async fn leave(&self, relay: &str) -> Result<(), Error> {
         let relay = relay.to_owned();
         self.write(move |tx| presence::leave(tx, &relay)).await
+    }
+
+    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
+        Admin::pause(self, destination, worker, reason).await
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {

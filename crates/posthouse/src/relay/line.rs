@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Engine, destination::margin, held::Grip, load::Share, route::Route, target::Place};
+use super::{Engine, destination::margin, held::Grip, load::Share, locked, route::Route, target::Place};
 
 /// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
@@ -170,7 +170,23 @@ async fn send(engine: &Engine, door: &Door, work: &Work) -> Option<Outcome> {
     if door.place.report(&outcome, engine.roll()) {
         engine.news.notify_one();
     }
+    if outcome.says_gone() {
+        pause(engine, &target.name).await;
+    }
     Some(outcome)
+}
+
+/// Nothing more is sent to a destination that says it is gone, until an operator resumes it.
+async fn pause(engine: &Engine, destination: &str) {
+    tracing::error!(
+        destination,
+        "the destination says that it is gone for good; it is paused until somebody resumes it"
+    );
+    locked(&engine.paused).insert(destination.to_owned());
+    let reason = "it says that it is gone for good";
+    if let Err(error) = engine.store.gone(destination, &engine.settings.name, reason).await {
+        tracing::warn!(destination, %error, "other relays were not told that it is gone");
+    }
 }
 
 fn panic_text(e: tokio::task::JoinError) -> String {

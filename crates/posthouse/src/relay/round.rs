@@ -1,6 +1,6 @@
 //! The one loop: settle what ran out, claim, hand out, sleep until there is more to do.
 
-use posthouse_core::{Claim, Claimed, Error};
+use posthouse_core::{Claim, Claimed, Error, Wake};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -10,7 +10,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Engine,
+    Engine, Settings,
     ask::{Ask, Asks, asks},
     line::{self, Work},
     load::Reserved,
@@ -22,6 +22,8 @@ use super::{
 const TOLD_FOR: Duration = Duration::from_secs(15);
 /// A little while: between two tellings, and for a last word.
 const MOMENT: Duration = Duration::from_millis(500);
+/// For how many polls the store takes us for asleep, unless it has rung.
+const SLEEP: u32 = 20;
 /// The wait after a round that failed; it doubles up to the second.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -76,6 +78,8 @@ struct Rounds<'a> {
     cancel: &'a CancellationToken,
     freed: watch::Receiver<()>,
     repairs: Repairs,
+    /// How long the store takes us for asleep.
+    asleep: Option<Instant>,
 }
 
 /// How long the loop rests before its next round.
@@ -98,6 +102,7 @@ impl<'a> Rounds<'a> {
             lines,
             cancel,
             repairs: Repairs::new(),
+            asleep: None,
         }
     }
 
@@ -129,7 +134,21 @@ impl<'a> Rounds<'a> {
         if !matches!(rest, Rest::UntilWoken { .. }) || self.cancel.is_cancelled() {
             return Ok(rest);
         }
-        engine.store.asleep(&engine.settings.name, engine.settings.poll).await?;
+        self.sleeps(rest).await
+    }
+
+    /// Tells the store that we sleep, if it does not know.
+    async fn sleeps(&mut self, rest: Rest) -> Result<Rest, Error> {
+        let Settings { name, poll, .. } = &self.engine.settings;
+        let (now, known) = (Instant::now(), self.asleep);
+        if known.is_some_and(|until| until > now + 2 * *poll) {
+            return Ok(rest);
+        }
+        self.engine.store.asleep(name, SLEEP * *poll).await?;
+        self.asleep = Some(now + SLEEP * *poll);
+        if known.is_some_and(|until| until > now) {
+            return Ok(rest);
+        }
         // What was committed before the store knew of our sleep rings for nobody.
         self.take().await
     }
@@ -207,23 +226,18 @@ impl<'a> Rounds<'a> {
             // The sender is the engine's, which is ours: it is not gone.
             let _ = self.freed.changed().await;
         };
-        let rested = async {
-            match rest {
-                Rest::None => {}
-                Rest::UntilFree | Rest::UntilWoken { limited: true } => tokio::select! {
-                    () = freed => {}
-                    () = opened => {}
-                    () = woken(engine), if !matches!(rest, Rest::UntilFree) => {}
-                },
-                Rest::UntilWoken { limited: false } => tokio::select! {
-                    () = opened => {}
-                    () = woken(engine) => {}
-                },
-                Rest::For(wait) => tokio::time::sleep(wait).await,
-            }
+        let (may_be_freed, may_be_woken) = match rest {
+            Rest::None => return,
+            Rest::For(wait) => return drop(timeout(wait, self.cancel.cancelled()).await),
+            Rest::UntilFree => (true, false),
+            Rest::UntilWoken { limited } => (limited, true),
         };
         tokio::select! {
-            () = rested => {}
+            () = freed, if may_be_freed => {}
+            () = opened => {}
+            rung = woken(engine), if may_be_woken => if rung {
+                self.asleep = None;
+            },
             () = self.cancel.cancelled() => {}
         }
     }
@@ -247,11 +261,16 @@ impl Engine {
     }
 }
 
-async fn woken(engine: &Engine) {
+/// Sleeps, and answers whether the store rang; if it cannot, the next sleep begins anew.
+async fn woken(engine: &Engine) -> bool {
     let poll = engine.settings.poll;
-    if let Err(error) = engine.store.wake(&engine.settings.name, poll).await {
-        tracing::warn!(%error, "the store cannot wake this relay; it looks by itself");
-        tokio::time::sleep(poll).await;
+    match engine.store.wake(&engine.settings.name, poll).await {
+        Ok(why) => why == Wake::Rung,
+        Err(error) => {
+            tracing::warn!(%error, "the store cannot wake this relay; it looks by itself");
+            tokio::time::sleep(poll).await;
+            true
+        }
     }
 }
 

@@ -252,6 +252,10 @@ impl Store for Memory {
         Ok(())
     }
 
+    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
+        Admin::pause(self, destination, worker, reason).await
+    }
+
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
         // The bell of this handle remembers that it was rung, so there is nothing to prepare.
         Ok(())
