@@ -4,8 +4,9 @@ use posthouse_core::{Claimed, Outcome, Settlement, Verdict};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::{Instrument, Span};
 
-use super::{Engine, destination::margin, held::Grip, load::Share, locked, route::Route, target::Place};
+use super::{Engine, destination::margin, held::Grip, load::Share, locked, measures, route::Route, target::Place};
 
 /// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
@@ -54,7 +55,8 @@ enum Next {
 pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
     let mut line = line.into_iter();
     for mut work in line.by_ref() {
-        let next = one(&engine, &mut work).await;
+        let process = process(&work);
+        let next = one(&engine, &mut work).instrument(process).await;
         drop(work);
         engine.freed();
         match next {
@@ -63,6 +65,13 @@ pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
             Next::Fail => return give_back(&engine, line).await,
         }
     }
+}
+
+/// The span of a message's processing, with the producer's own trace by name, and nothing of its content or keys.
+fn process(work: &Work) -> Span {
+    let delivery = &work.claimed.delivery;
+    let traceparent = delivery.headers.get("traceparent");
+    tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = delivery.topic, attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
 }
 
 async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
@@ -83,16 +92,42 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
         Err(unsent) => Err(unsent),
     };
     let lease = &work.grip.lease;
+    let mut destination = None;
     let settlement = match turned {
-        Ok(turn) => match send(engine, &turn.door, work).await {
-            Some(outcome) => Settlement::of(lease, outcome, &turn.door.route.target.rules().retry, engine.roll()),
-            None => return lost(engine, work).await,
-        },
+        Ok(turn) => {
+            let target = &turn.door.route.target;
+            destination = Some(target.clone());
+            match send(engine, &turn.door, work).await {
+                Some(outcome) => Settlement::of(lease, outcome, &target.rules().retry, engine.roll()),
+                None => return lost(engine, work).await,
+            }
+        }
         Err(Unsent::Released) => Settlement::released(lease, Duration::ZERO),
         Err(Unsent::Lapsed) => Settlement::lapsed(lease),
         Err(Unsent::Lost) => return lost(engine, work).await,
     };
-    settle(engine, work, settlement).await
+    let told = settlement.clone();
+    let next = settle(engine, work, settlement).await;
+    if !matches!(next, Next::Fail) {
+        tell(destination.as_ref().map_or("", |target| &target.name), &told);
+    }
+    next
+}
+
+/// What became of a message, for people and for measures.
+fn tell(destination: &str, settlement: &Settlement) {
+    measures::settled(destination, settlement);
+    let (code, attempts) = (settlement.code.as_deref(), settlement.step.standing.attempts);
+    match settlement.next() {
+        posthouse_core::Next::Done => tracing::debug!(destination, attempts, "done"),
+        posthouse_core::Next::Pending(wait) if settlement.step.evidence.is_some() => {
+            tracing::info!(destination, attempts, code, ?wait, "tried again");
+        }
+        posthouse_core::Next::Pending(_) => tracing::debug!("given back unsent"),
+        posthouse_core::Next::Dead(reason) => {
+            tracing::warn!(destination, attempts, code, reason = reason.as_str(), "dead");
+        }
+    }
 }
 
 /// Whether it may come in: there is a route, and its destination has room.
@@ -154,8 +189,15 @@ async fn send(engine: &Engine, door: &Door, work: &Work) -> Option<Outcome> {
     let target = &door.route.target;
     let timeout = target.rules().timeout;
     let (transport, delivery) = (target.destination.transport.clone(), work.claimed.delivery.clone());
+    let span = tracing::info_span!("broker.send", destination = target.name);
+    if delivery.attempt == 1 {
+        measures::first_send(&target.name, delivery.id);
+    }
+    let began = Instant::now();
     // Whoever drops the line ends the send too.
-    let mut sending = AbortOnDropHandle::new(tokio::spawn(async move { transport.send(&delivery).await }));
+    let mut sending = AbortOnDropHandle::new(tokio::spawn(
+        async move { transport.send(&delivery).await }.instrument(span),
+    ));
     let unknown = |code: &str, error: String| Outcome::Unknown {
         code: code.into(),
         error,
@@ -167,6 +209,7 @@ async fn send(engine: &Engine, door: &Door, work: &Work) -> Option<Outcome> {
         () = tokio::time::sleep(timeout) => unknown("timeout", format!("no answer within {timeout:?}")),
         () = engine.stopped.cancelled() => return Some(unknown("shutdown", "the relay stopped before there was an answer".into())),
     };
+    measures::phase("send", began.elapsed());
     if door.place.report(&outcome, engine.roll()) {
         engine.news.notify_one();
     }
@@ -219,6 +262,7 @@ async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
 /// What was found in the place of the lease goes into the audit.
 async fn lost(engine: &Engine, work: &Work) -> Next {
     let lease = &work.grip.lease;
+    measures::lost();
     match engine.store.record_conflict(lease, &engine.settings.name).await {
         Ok(_) => tracing::warn!(id = %lease.id, "a lease was lost"),
         Err(error) => tracing::warn!(id = %lease.id, %error, "a lease was lost, and the audit could not be told"),

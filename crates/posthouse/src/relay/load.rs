@@ -6,6 +6,8 @@ use std::sync::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::measures;
+
 pub(super) struct Load {
     slots: Arc<Semaphore>,
     bytes: AtomicU64,
@@ -72,6 +74,7 @@ impl Reserved {
         let slot = self.slots.split(1)?;
         let bytes = bytes as u64;
         self.load.bytes.fetch_add(bytes, Ordering::Relaxed);
+        measures::taken();
         Some(Share {
             load: self.load.clone(),
             bytes,
@@ -83,6 +86,7 @@ impl Reserved {
 impl Drop for Share {
     fn drop(&mut self) {
         self.load.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        measures::let_go();
     }
 }
 

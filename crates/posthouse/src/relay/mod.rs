@@ -25,11 +25,13 @@ mod held;
 mod line;
 mod load;
 mod local;
+pub mod measures;
 mod repairs;
 mod round;
 mod route;
 mod settler;
 mod target;
+mod watchdog;
 
 pub use control::Control;
 pub use destination::Destination;
@@ -163,7 +165,8 @@ impl Relay {
         self
     }
 
-    /// Makes chance (the jitter of waits) the same in each run: for tests.
+    /// Makes chance (the jitter of waits) the same in each run: for tests, in which time is not real and nobody watches for blocked
+    /// threads.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = Some(seed);
         self

@@ -8,6 +8,8 @@ use posthouse_core::{Error, Store, repair};
 use std::time::Duration;
 use tokio::time::Instant;
 
+use super::measures;
+
 /// How often it looks for leases that ran out.
 const EVERY: Duration = Duration::from_millis(900);
 /// How long what was taken back has to show what it does.
@@ -34,6 +36,7 @@ impl Repairs {
             return Ok(());
         }
         let freed = repair(store, self.limit).await?;
+        measures::expired(freed);
         let more = freed >= self.limit;
         self.limit = if more { (2 * self.limit).min(MOST) } else { 1 };
         self.next = Instant::now() + if more { MOMENT } else { EVERY };

@@ -14,8 +14,9 @@ use super::{
     ask::{Ask, Asks, asks},
     line::{self, Work},
     load::Reserved,
-    locked,
+    locked, measures,
     repairs::Repairs,
+    watchdog,
 };
 
 /// How long what a relay tells of itself holds, and how often it tells it.
@@ -35,6 +36,9 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
     let (renewing, telling) = (engine.clone(), engine.clone());
     upkeep.spawn(async move { renewing.held.renew_for_ever(&*renewing.store).await });
     upkeep.spawn(async move { tell_for_ever(&telling).await });
+    if engine.settings.seed.is_none() {
+        upkeep.spawn(watchdog::beat_for_ever(engine.settings.lease));
+    }
     let end = rounds(&engine, &mut lines, &cancel).await;
     drain(&engine, lines, end).await;
     upkeep.shutdown().await;
@@ -116,6 +120,7 @@ impl<'a> Rounds<'a> {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a round failed");
+                    measures::store_error(&error);
                     let rest = Rest::For(wait);
                     wait = (2 * wait).min(WAITS.1);
                     rest
@@ -195,6 +200,7 @@ impl<'a> Rounds<'a> {
     async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Vec<(String, u32)>, Error> {
         let asked = Instant::now();
         let claimed = self.engine.store.claim(&claim).await?;
+        measures::claimed(claimed.len(), asked.elapsed());
         let mut found: HashMap<String, u32> = HashMap::new();
         for one in &claimed {
             *found.entry(one.delivery.tenant.clone()).or_default() += 1;

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
+    time::Instant,
 };
+
+use super::measures;
 
 /// The most that one call settles.
 const MOST: usize = 200;
@@ -67,8 +70,10 @@ async fn finish(store: &dyn Store, mut batch: Vec<Order>) {
             return;
         }
         let settlements: Vec<_> = batch.iter().map(|(settlement, _)| settlement.clone()).collect();
+        let asked = Instant::now();
         match store.settle(&settlements).await {
             Ok(verdicts) => {
+                measures::phase("settle", asked.elapsed());
                 for ((_, answer), verdict) in batch.into_iter().zip(verdicts) {
                     // Who has stopped waiting does not want to know.
                     let _ = answer.send(verdict);
@@ -77,6 +82,7 @@ async fn finish(store: &dyn Store, mut batch: Vec<Order>) {
             }
             Err(error) => {
                 tracing::warn!(%error, settlements = batch.len(), "settlements wait for the store");
+                measures::store_error(&error);
                 tokio::time::sleep(wait).await;
                 wait = (2 * wait).min(WAITS.1);
             }

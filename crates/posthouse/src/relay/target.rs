@@ -7,7 +7,10 @@ use std::{
 };
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::destination::{Destination, Rules};
+use super::{
+    destination::{Destination, Rules},
+    measures,
+};
 
 /// How long a message may be kept waiting for its turn under a rate. One that would wait longer is not taken at all.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -142,6 +145,7 @@ impl Place {
         let before = circuit.state(now);
         circuit.report(period, well, now, roll);
         let after = circuit.state(now);
+        measures::breaker(&self.target.name, after);
         if before != after {
             let (from, to) = (before.as_str(), after.as_str());
             tracing::warn!(destination = self.target.name, from, to, "a breaker changed");

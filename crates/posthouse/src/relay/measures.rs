@@ -1,0 +1,228 @@
+//! What a relay measures: one table, and one function for each thing that happens.
+//!
+//! They go to whatever recorder the program has installed for the crate `metrics`; without one they cost next to nothing. Labels hold
+//! names of destinations and codes, never keys, tenants or payloads.
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use posthouse_core::{AttemptOutcome, Breaker, Error, MessageId, Settlement};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A measure: its name, its kind, its labels, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measure {
+    /// Its name, as it is exported.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it is.
+    pub help: &'static str,
+}
+
+const fn measure(
+    name: &'static str,
+    kind: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Measure {
+    Measure {
+        name,
+        kind,
+        labels,
+        help,
+    }
+}
+
+/// Everything that a relay measures.
+pub const MEASURES: &[Measure] = &[
+    measure("posthouse_claimed_total", "counter", &[], "Messages that were claimed"),
+    measure(
+        "posthouse_deliveries_total",
+        "counter",
+        &["destination", "outcome"],
+        "Leases that ended, by outcome",
+    ),
+    measure(
+        "posthouse_retries_total",
+        "counter",
+        &["destination", "code"],
+        "Sends that failed and are tried again",
+    ),
+    measure(
+        "posthouse_dead_total",
+        "counter",
+        &["destination", "reason"],
+        "Messages that ended as dead",
+    ),
+    measure(
+        "posthouse_released_total",
+        "counter",
+        &[],
+        "Messages that were given back unsent",
+    ),
+    measure(
+        "posthouse_leases_expired_total",
+        "counter",
+        &[],
+        "Leases that ran out, taken back by this relay",
+    ),
+    measure(
+        "posthouse_leases_lost_total",
+        "counter",
+        &[],
+        "Leases that this relay lost while it worked",
+    ),
+    measure("posthouse_in_flight", "gauge", &[], "Messages that are held now"),
+    measure(
+        "posthouse_breaker_state",
+        "gauge",
+        &["destination"],
+        "0 closed, 1 half open, 2 open",
+    ),
+    measure(
+        "posthouse_phase_seconds",
+        "histogram",
+        &["phase"],
+        "How long a claim, a send, a settlement took",
+    ),
+    measure(
+        "posthouse_first_send_seconds",
+        "histogram",
+        &["destination"],
+        "From the making of a message to its first send",
+    ),
+    measure(
+        "posthouse_end_to_end_seconds",
+        "histogram",
+        &["destination"],
+        "From the making of a message to its delivery",
+    ),
+    measure(
+        "posthouse_store_errors_total",
+        "counter",
+        &["code"],
+        "Calls of the store that failed: outbox_flush_db_timeout or outbox_flush_db_error",
+    ),
+    measure(
+        "posthouse_stalls_total",
+        "counter",
+        &[],
+        "Times that the program's threads were blocked for so long that leases were in danger",
+    ),
+];
+
+/// Tells the recorder what each measure is.
+pub fn describe() {
+    for Measure { name, kind, help, .. } in MEASURES {
+        match *kind {
+            "counter" => describe_counter!(*name, *help),
+            "gauge" => describe_gauge!(*name, *help),
+            _ => describe_histogram!(*name, Unit::Seconds, *help),
+        }
+    }
+}
+
+pub(super) fn claimed(messages: usize, took: Duration) {
+    counter!("posthouse_claimed_total").increment(messages as u64);
+    phase("claim", took);
+}
+
+pub(super) fn phase(phase: &'static str, took: Duration) {
+    histogram!("posthouse_phase_seconds", "phase" => phase).record(took.as_secs_f64());
+}
+
+pub(super) fn taken() {
+    gauge!("posthouse_in_flight").increment(1.0);
+}
+
+pub(super) fn let_go() {
+    gauge!("posthouse_in_flight").decrement(1.0);
+}
+
+/// A first send begins.
+pub(super) fn first_send(destination: &str, id: MessageId) {
+    if let Some(age) = age(id) {
+        histogram!("posthouse_first_send_seconds", "destination" => destination.to_owned()).record(age);
+    }
+}
+
+/// A settlement was written.
+pub(super) fn settled(destination: &str, settlement: &Settlement) {
+    let to = || destination.to_owned();
+    let Some(outcome) = settlement.step.evidence else {
+        counter!("posthouse_released_total").increment(1);
+        return;
+    };
+    counter!("posthouse_deliveries_total", "destination" => to(), "outcome" => outcome.as_str()).increment(1);
+    match settlement.next() {
+        posthouse_core::Next::Done => {}
+        posthouse_core::Next::Pending(_) => {
+            let code = settlement.code.clone().unwrap_or_default();
+            counter!("posthouse_retries_total", "destination" => to(), "code" => code).increment(1);
+        }
+        posthouse_core::Next::Dead(reason) => {
+            counter!("posthouse_dead_total", "destination" => to(), "reason" => reason.as_str()).increment(1);
+        }
+    }
+    if outcome == AttemptOutcome::Delivered
+        && let Some(age) = age(settlement.lease.id)
+    {
+        histogram!("posthouse_end_to_end_seconds", "destination" => to()).record(age);
+    }
+}
+
+pub(super) fn expired(leases: u32) {
+    counter!("posthouse_leases_expired_total").increment(u64::from(leases));
+}
+
+pub(super) fn lost() {
+    counter!("posthouse_leases_lost_total").increment(1);
+}
+
+pub(super) fn breaker(destination: &str, state: Breaker) {
+    let value = match state {
+        Breaker::Closed => 0.0,
+        Breaker::HalfOpen => 1.0,
+        Breaker::Open => 2.0,
+    };
+    gauge!("posthouse_breaker_state", "destination" => destination.to_owned()).set(value);
+}
+
+pub(super) fn store_error(error: &Error) {
+    let code = match error {
+        Error::Timeout(_) => "outbox_flush_db_timeout",
+        _ => "outbox_flush_db_error",
+    };
+    counter!("posthouse_store_errors_total", "code" => code).increment(1);
+}
+
+pub(super) fn stalled() {
+    counter!("posthouse_stalls_total").increment(1);
+}
+
+/// Since when there is a message, as its id says: by the clock of whoever made it.
+fn age(id: MessageId) -> Option<f64> {
+    let (secs, nanos) = id.0.get_timestamp()?.to_unix();
+    let made = UNIX_EPOCH + Duration::new(secs, nanos);
+    SystemTime::now().duration_since(made).ok().map(|age| age.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of the guide and that of the code are the same.
+    #[test]
+    fn the_guide_lists_every_measure() {
+        let guide = include_str!("../../../../docs/measures.md");
+        let listed: Vec<_> = guide.lines().filter(|line| line.starts_with("| `posthouse_")).collect();
+        let row = |m: &Measure| {
+            let labels: Vec<_> = m.labels.iter().map(|label| format!("`{label}`")).collect();
+            format!("| `{}` | {} | {} | {} |", m.name, m.kind, labels.join(", "), m.help)
+        };
+        let ours: Vec<_> = MEASURES.iter().map(row).collect();
+        let missing: Vec<_> = ours.iter().filter(|row| !listed.contains(&row.as_str())).collect();
+        assert!(missing.is_empty(), "docs/measures.md lacks:\n{missing:#?}");
+    }
+}

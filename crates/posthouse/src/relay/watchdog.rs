@@ -1,0 +1,105 @@
+//! A look from outside: whether the program's threads still get round to renewing leases.
+//!
+//! A handler that blocks its thread, instead of waiting, may block every thread of the runtime, and then nothing is renewed, and
+//! nobody in there can say so. This is a thread of its own.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::measures;
+
+/// Beats for as long as somebody holds it.
+pub(super) struct Heart {
+    since: Instant,
+    beat: AtomicU64,
+}
+
+impl Heart {
+    fn beat(&self) {
+        self.beat.store(self.age(), Ordering::Relaxed);
+    }
+
+    fn silent(&self) -> Duration {
+        Duration::from_millis(self.age().saturating_sub(self.beat.load(Ordering::Relaxed)))
+    }
+
+    fn age(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Beats, watched by a thread, until it is dropped.
+pub(super) async fn beat_for_ever(lease: Duration) {
+    let heart = Arc::new(Heart {
+        since: Instant::now(),
+        beat: AtomicU64::new(0),
+    });
+    let (watched, patience) = (Arc::downgrade(&heart), lease / 3);
+    let watching = thread::Builder::new().name("posthouse-watchdog".into());
+    if let Err(error) = watching.spawn(move || watch(&watched, patience, cry)) {
+        tracing::warn!(%error, "nobody watches whether threads are blocked");
+    }
+    loop {
+        heart.beat();
+        tokio::time::sleep(patience / 4).await;
+    }
+}
+
+/// Tells of each silence once. Ends when the heart is gone.
+fn watch(heart: &Weak<Heart>, patience: Duration, tell: impl Fn(Duration)) {
+    let mut told = false;
+    while let Some(silent) = heart.upgrade().map(|heart| heart.silent()) {
+        let stalled = silent > patience;
+        if stalled && !told {
+            tell(silent);
+        }
+        told = stalled;
+        thread::sleep(patience / 4);
+    }
+}
+
+fn cry(silent: Duration) {
+    measures::stalled();
+    tracing::error!(
+        ?silent,
+        "the program's threads are blocked, and leases are not renewed: a handler must wait with .await, or go through spawn_blocking"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// Real time, because a blocked thread is real; but nothing depends on how long it takes.
+    #[test]
+    fn each_silence_is_told_once() {
+        let heart = Arc::new(Heart {
+            since: Instant::now(),
+            beat: AtomicU64::new(0),
+        });
+        let (tell, told) = mpsc::channel();
+        let watched = Arc::downgrade(&heart);
+        let patience = Duration::from_millis(20);
+        let watching = thread::spawn(move || watch(&watched, patience, |silent| drop(tell.send(silent))));
+        for _ in 0..2 {
+            assert!(told.recv().unwrap() > patience);
+            // Long enough for many looks.
+            thread::sleep(10 * patience);
+            assert!(told.try_recv().is_err(), "told twice");
+            // It beats until that has been seen, and falls silent again.
+            for _ in 0..20 {
+                heart.beat();
+                thread::sleep(patience / 10);
+            }
+        }
+        drop(heart);
+        watching.join().unwrap();
+    }
+}
