@@ -2,7 +2,7 @@
 
 use posthouse_core::{Claimed, Outcome, Settlement, Verdict};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio::{sync::OwnedSemaphorePermit, task::JoinSet, time::Instant};
 
 use super::{
     Engine,
@@ -131,23 +131,23 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
     Ok(())
 }
 
-/// One send, one outcome; none when the lease was lost meanwhile. It runs on a task of its own, so that a panic ends nothing else.
+/// One send, one outcome; none when the lease was lost meanwhile. It runs on a task of its own, so that a panic ends nothing else;
+/// it ends with this future.
 async fn send(engine: &Engine, route: &Route, work: &Work) -> Option<Outcome> {
     let (transport, delivery) = (route.transport.clone(), work.claimed.delivery.clone());
-    let mut sending = tokio::spawn(async move { transport.send(&delivery).await });
+    let mut sending = JoinSet::new();
+    sending.spawn(async move { transport.send(&delivery).await });
     let unknown = |code: &str, error: String| Outcome::Unknown {
         code: code.into(),
         error,
     };
-    let outcome = tokio::select! {
+    tokio::select! {
         biased;
-        sent = &mut sending => return Some(sent.unwrap_or_else(|e| unknown("panic", panic_text(e)))),
+        Some(sent) = sending.join_next() => Some(sent.unwrap_or_else(|e| unknown("panic", panic_text(e)))),
         () = work.grip.lost() => None,
         () = tokio::time::sleep(route.timeout) => Some(unknown("timeout", format!("no answer within {:?}", route.timeout))),
         () = engine.stopped.cancelled() => Some(unknown("shutdown", "the relay stopped before there was an answer".into())),
-    };
-    sending.abort();
-    outcome
+    }
 }
 
 fn panic_text(e: tokio::task::JoinError) -> String {
