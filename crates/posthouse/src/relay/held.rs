@@ -2,7 +2,7 @@
 
 use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store};
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 /// All leases in flight.
 pub(super) struct Held {
     lease: Duration,
-    leases: Mutex<HashMap<(i64, LeaseToken), Deadline>>,
+    /// In one order, so that a run with a seed can be repeated.
+    leases: Mutex<BTreeMap<(i64, LeaseToken), Deadline>>,
 }
 
 struct Deadline {
@@ -87,7 +88,7 @@ impl Held {
         Ok(())
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<(i64, LeaseToken), Deadline>> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(i64, LeaseToken), Deadline>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,6 +104,7 @@ impl Grip {
         // Ends: the deadline moves only while the lease is renewed.
         while !self.remaining().is_zero() {
             tokio::select! {
+                biased;
                 () = self.lost.cancelled() => return,
                 () = sleep_until(self.until()) => {}
             }

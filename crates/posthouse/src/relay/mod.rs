@@ -30,7 +30,7 @@ pub use route::Destination;
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -130,7 +130,8 @@ impl Relay {
         self
     }
 
-    /// Makes chance (the jitter of waits) the same in each run: for tests.
+    /// Makes chance (the jitter of waits) the same in each run: for tests. Nothing else here is left to chance: whatever is ready
+    /// at the same time is taken in a fixed order.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = Some(seed);
         self
@@ -160,7 +161,7 @@ struct Engine {
     /// Nothing is waited for.
     stopped: CancellationToken,
     /// Topics without a route.
-    unrouted: Mutex<HashSet<String>>,
+    unrouted: Mutex<BTreeSet<String>>,
     chance: Mutex<fastrand::Rng>,
 }
 

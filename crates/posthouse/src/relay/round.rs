@@ -33,6 +33,7 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
     };
     // Not cut off in the middle of a claim, which may have been granted; but a store that does not answer is not waited for.
     tokio::select! {
+        biased;
         () = rounds(&engine, &mut lines, &cancel) => {}
         () = patience => {}
     }
@@ -62,8 +63,9 @@ async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &Cancella
             }
         };
         tokio::select! {
-            () = rest.over(engine) => {}
+            biased;
             () = cancel.cancelled() => {}
+            () = rest.over(engine) => {}
         }
         while lines.try_join_next().is_some() {}
     }
@@ -87,8 +89,9 @@ impl Rest {
             Self::None => {}
             Self::UntilFree => engine.changed.notified().await,
             Self::UntilWoken => tokio::select! {
-                () = woken(engine) => {}
+                biased;
                 () = engine.changed.notified() => {}
+                () = woken(engine) => {}
             },
             Self::For(wait) => tokio::time::sleep(wait).await,
         }
@@ -175,6 +178,7 @@ async fn drain(engine: &Engine, mut lines: JoinSet<()>) {
     tokio::pin!(grace);
     while !lines.is_empty() {
         tokio::select! {
+            biased;
             _ = lines.join_next() => {}
             () = &mut grace, if !engine.stopped.is_cancelled() => engine.stopped.cancel(),
         }

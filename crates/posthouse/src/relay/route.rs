@@ -2,7 +2,7 @@
 
 use posthouse_core::{Error, Invalid, RetryPolicy, TopicPattern, Transport, presence};
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -76,7 +76,7 @@ pub(super) struct Route {
     here: AtomicUsize,
     paused: AtomicBool,
     /// Topics that came this way: what a claim leaves when nothing more can be taken for it.
-    seen: Mutex<HashSet<String>>,
+    seen: Mutex<BTreeSet<String>>,
 }
 
 /// Somebody's place on a route; free again when dropped.
@@ -154,7 +154,7 @@ impl Route {
         }
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
