@@ -6,3 +6,4 @@
 mod limits;
 mod payments;
 mod relay;
+mod simulation;

@@ -267,6 +267,27 @@ async fn a_relay_that_dies_is_succeeded() {
     }
 }
 
+/// Whoever drops the relay's future, as a runtime does that is shut down, ends its sends too.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_is_dropped_sends_no_more() {
+    let store = store();
+    put(&store, (0..5).map(numbered)).await;
+    let under_way = Arc::new(());
+    let held = under_way.clone();
+    let hang = local_delivery(move |_| {
+        let held = held.clone();
+        async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        }
+    });
+    let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("*", hang));
+    until(|| async { Arc::strong_count(&under_way) > 5 }).await;
+    relay.task.abort();
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(Arc::strong_count(&under_way), 1);
+}
+
 /// What waits goes back uncounted; what is under way has its grace, and then may have happened.
 #[tokio::test(start_paused = true)]
 async fn a_relay_that_is_stopped_holds_nothing() {

@@ -5,7 +5,7 @@
 //! than it asked for, there is nothing left to be careful about. Without it, a slow destination's messages would be claimed and
 //! given back over and over.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::route::Route;
 
@@ -34,7 +34,7 @@ pub(super) struct Asks {
 }
 
 /// What to ask for, at most so many at once.
-pub(super) fn asks(routes: &[Arc<Route>], paused: &HashSet<String>, unrouted: &HashSet<String>, batch: u32) -> Asks {
+pub(super) fn asks(routes: &[Arc<Route>], paused: &BTreeSet<String>, unrouted: &BTreeSet<String>, batch: u32) -> Asks {
     let (mut wide, mut small) = (Leave::new(unrouted), Leave::new(unrouted));
     let (mut narrow, mut most) = (Vec::new(), batch);
     for route in routes {
@@ -74,7 +74,7 @@ struct Leave {
 }
 
 impl Leave {
-    fn new(unrouted: &HashSet<String>) -> Self {
+    fn new(unrouted: &BTreeSet<String>) -> Self {
         Self {
             topics: unrouted.iter().cloned().collect(),
             routes: 0,
@@ -101,7 +101,7 @@ mod tests {
 
     fn told(routes: &Routes, paused: &[&str]) -> (Vec<(u32, Vec<String>)>, bool) {
         let paused = paused.iter().map(|p| (*p).to_owned()).collect();
-        let asks = asks(&routes.all(), &paused, &HashSet::from(["x".to_owned()]), 50);
+        let asks = asks(&routes.all(), &paused, &BTreeSet::from(["x".to_owned()]), 50);
         let mut told: Vec<_> = asks.asks.into_iter().map(|ask| (ask.most, ask.not_topics)).collect();
         told.iter_mut().for_each(|(_, topics)| topics.sort());
         (told, asks.limited)
@@ -129,7 +129,7 @@ mod tests {
         places.pop();
         let both = vec![(2, left(&["x"])), (50, left(&["a", "x"]))];
         assert_eq!(told(&routes, &[]), (both, true));
-        asks(&routes.all(), &HashSet::new(), &HashSet::new(), 50).asks[0].found_all();
+        asks(&routes.all(), &BTreeSet::new(), &BTreeSet::new(), 50).asks[0].found_all();
         assert_eq!(told(&routes, &[]), (vec![(50, left(&["x"]))], false));
     }
 

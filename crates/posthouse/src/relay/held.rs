@@ -2,7 +2,7 @@
 
 use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store};
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 /// All leases in flight.
 pub(super) struct Held {
     lease: Duration,
-    leases: Mutex<HashMap<(i64, LeaseToken), Deadline>>,
+    /// In one order, so that a run with a seed can be repeated.
+    leases: Mutex<BTreeMap<(i64, LeaseToken), Deadline>>,
 }
 
 struct Deadline {
@@ -87,7 +88,7 @@ impl Held {
         Ok(())
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, HashMap<(i64, LeaseToken), Deadline>> {
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(i64, LeaseToken), Deadline>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -100,12 +101,19 @@ impl Grip {
 
     /// Returns when it is held no longer: somebody said so, or its time is over.
     pub async fn lost(&self) {
+        tokio::select! {
+            biased;
+            () = self.lost.cancelled() => {}
+            () = self.over() => {}
+        }
+    }
+
+    /// Returns when its time is over, whatever was said. For who is settling it: a renewal that comes a moment later finds it gone,
+    /// and that is no loss.
+    pub async fn over(&self) {
         // Ends: the deadline moves only while the lease is renewed.
         while !self.remaining().is_zero() {
-            tokio::select! {
-                () = self.lost.cancelled() => return,
-                () = sleep_until(self.until()) => {}
-            }
+            sleep_until(self.until()).await;
         }
     }
 

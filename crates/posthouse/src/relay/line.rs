@@ -148,6 +148,10 @@ pub(super) fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
 async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> {
     let room = room(engine, &door, work).await?;
     cover(engine, &door.route, work).await?;
+    // It may have taken its time, and nothing begins after the stop.
+    if engine.stopping.is_cancelled() {
+        return Err(Unsent::Released);
+    }
     match work.claimed.deliver_within {
         Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
         _ => Ok(Turn { door, _room: room }),
@@ -247,7 +251,7 @@ async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
     let verdict = tokio::select! {
         biased;
         verdict = engine.settler.settle(settlement) => verdict,
-        () = work.grip.lost() => None,
+        () = work.grip.over() => None,
     };
     match verdict {
         Some(Verdict::Settled) => next,

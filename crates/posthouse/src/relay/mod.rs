@@ -39,11 +39,11 @@ pub use local::{IntoOutcome, local, local_delivery};
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use held::Held;
@@ -62,7 +62,7 @@ pub(crate) struct Settings {
     lease: Duration,
     batch: u32,
     max_bytes: u64,
-    concurrency: usize,
+    concurrency: u32,
     poll: Duration,
     grace: Duration,
     weights: HashMap<String, u32>,
@@ -148,7 +148,7 @@ impl Relay {
     }
 
     /// The most messages in flight.
-    pub fn concurrency(mut self, concurrency: usize) -> Self {
+    pub fn concurrency(mut self, concurrency: u32) -> Self {
         self.settings.concurrency = concurrency;
         self
     }
@@ -166,7 +166,7 @@ impl Relay {
     }
 
     /// Makes chance (the jitter of waits) the same in each run: for tests, in which time is not real and nobody watches for blocked
-    /// threads.
+    /// threads. Nothing else here is left to chance: whatever is ready at the same time is taken in a fixed order.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = Some(seed);
         self
@@ -211,9 +211,9 @@ struct Engine {
     /// Nothing is waited for.
     stopped: CancellationToken,
     /// Destinations that operators have paused.
-    paused: Mutex<HashSet<String>>,
+    paused: Mutex<BTreeSet<String>>,
     /// Topics without a route.
-    unrouted: Mutex<HashSet<String>>,
+    unrouted: Mutex<BTreeSet<String>>,
     chance: Mutex<fastrand::Rng>,
 }
 
@@ -229,7 +229,7 @@ impl Engine {
         } = relay;
         check(&settings)?;
         let routes = Arc::new(Routes::new(settings.lease, routes)?);
-        let load = Load::new(settings.concurrency, settings.max_bytes);
+        let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));
         control.begin(routes.clone(), freed.clone());
         let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
@@ -268,7 +268,7 @@ impl Engine {
     }
 
     /// The topics without a route that are still without one.
-    fn unrouted(&self) -> HashSet<String> {
+    fn unrouted(&self) -> BTreeSet<String> {
         let mut unrouted = locked(&self.unrouted);
         unrouted.retain(|topic| self.routes.find(topic).is_none());
         unrouted.clone()
@@ -309,7 +309,7 @@ fn check(settings: &Settings) -> Result<(), Error> {
     };
     told.check(Duration::from_secs(1))?;
     check_lease(settings.lease)?;
-    if settings.concurrency == 0 || settings.concurrency > Semaphore::MAX_PERMITS {
+    if settings.concurrency == 0 {
         return Err(Invalid::new("concurrency", "must be at least 1").into());
     }
     if settings.poll < Duration::from_millis(1) || settings.poll > Duration::from_secs(3600) {

@@ -1,7 +1,11 @@
 //! The one loop: settle what ran out, claim, hand out, sleep until there is more to do.
 
 use posthouse_core::{Claim, Claimed, Error, Wake};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
@@ -65,6 +69,7 @@ async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &Cancella
     let running = rounds.run();
     tokio::pin!(running);
     let over = tokio::select! {
+        biased;
         () = cancel.cancelled() => false,
         () = &mut running => true,
     };
@@ -201,7 +206,7 @@ impl<'a> Rounds<'a> {
         let asked = Instant::now();
         let claimed = self.engine.store.claim(&claim).await?;
         measures::claimed(claimed.len(), asked.elapsed());
-        let mut found: HashMap<String, u32> = HashMap::new();
+        let mut found: BTreeMap<String, u32> = BTreeMap::new();
         for one in &claimed {
             *found.entry(one.delivery.tenant.clone()).or_default() += 1;
         }
@@ -239,12 +244,13 @@ impl<'a> Rounds<'a> {
             Rest::UntilWoken { limited } => (limited, true),
         };
         tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => {}
             () = freed, if may_be_freed => {}
             () = opened => {}
             rung = woken(engine), if may_be_woken => if rung {
                 self.asleep = None;
             },
-            () = self.cancel.cancelled() => {}
         }
     }
 }
@@ -320,6 +326,7 @@ async fn drain(engine: &Engine, mut lines: JoinSet<()>, end: Instant) {
     let drained = async {
         while !lines.is_empty() {
             tokio::select! {
+                biased;
                 _ = lines.join_next() => {}
                 () = &mut patience, if !engine.stopped.is_cancelled() => engine.stopped.cancel(),
             }

@@ -2,7 +2,7 @@
 
 use posthouse_core::{Error, Health, Invalid, TopicPattern, presence};
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -26,7 +26,7 @@ pub(super) struct Route {
     /// More of it was claimed than there was room for: it has claims of its own, no larger than its room, until one finds less.
     narrow: AtomicBool,
     /// Topics that came this way: what a claim leaves when nothing more can be taken for it.
-    seen: Mutex<HashSet<String>>,
+    seen: Mutex<BTreeSet<String>>,
 }
 
 impl Route {
