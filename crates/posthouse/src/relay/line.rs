@@ -102,9 +102,9 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
                 None => return lost(engine, work).await,
             }
         }
-        Err(Unsent::Released) => Settlement::released(lease, Duration::ZERO),
+        // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
+        Err(Unsent::Released | Unsent::Lost) => Settlement::released(lease, Duration::ZERO),
         Err(Unsent::Lapsed) => Settlement::lapsed(lease),
-        Err(Unsent::Lost) => return lost(engine, work).await,
     };
     let told = settlement.clone();
     let next = settle(engine, work, settlement).await;
@@ -245,13 +245,14 @@ fn panic_text(e: tokio::task::JoinError) -> String {
         .unwrap_or_else(|| "the handler panicked".into())
 }
 
-/// Not waited for any longer than the lease is held.
+/// Not waited for any longer than the lease is held; but what is given back unsent does no harm, however late.
 async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
     let next = if settlement.stops_run() { Next::Stop } else { Next::Go };
+    let sent = settlement.step.evidence.is_some();
     let verdict = tokio::select! {
         biased;
         verdict = engine.settler.settle(settlement) => verdict,
-        () = work.grip.over() => None,
+        () = work.grip.over(), if sent => None,
     };
     match verdict {
         Some(Verdict::Settled) => next,

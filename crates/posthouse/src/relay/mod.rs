@@ -204,6 +204,8 @@ struct Engine {
     freed: Arc<watch::Sender<()>>,
     held: Arc<Held>,
     settler: Settler,
+    /// There may be something to claim.
+    look: Notify,
     /// There is something to tell of this relay.
     news: Notify,
     /// Nothing new is sent.
@@ -240,6 +242,7 @@ impl Engine {
                 load: load.clone(),
                 routes: routes.clone(),
                 freed: freed.clone(),
+                look: Notify::new(),
                 news: Notify::new(),
                 stopping: CancellationToken::new(),
                 stopped: CancellationToken::new(),

@@ -1,4 +1,4 @@
-//! The one loop: settle what ran out, claim, hand out, sleep until there is more to do.
+//! The one loop: claim, hand out, sleep until there is more to do. What ran out is taken back beside it.
 
 use posthouse_core::{Claim, Claimed, Error, Wake};
 use std::{
@@ -19,7 +19,7 @@ use super::{
     line::{self, Work},
     load::Reserved,
     locked, measures,
-    repairs::Repairs,
+    repairs::repair_for_ever,
     watchdog,
 };
 
@@ -37,8 +37,9 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
     // Whoever drops this future ends everything that it has started.
     let settling = tokio_util::task::AbortOnDropHandle::new(settling);
     let (mut lines, mut upkeep) = (JoinSet::new(), JoinSet::new());
-    let (renewing, telling) = (engine.clone(), engine.clone());
+    let (renewing, repairing, telling) = (engine.clone(), engine.clone(), engine.clone());
     upkeep.spawn(async move { renewing.held.renew_for_ever(&*renewing.store).await });
+    upkeep.spawn(async move { repair_for_ever(&repairing).await });
     upkeep.spawn(async move { tell_for_ever(&telling).await });
     if engine.settings.seed.is_none() {
         upkeep.spawn(watchdog::beat_for_ever(engine.settings.lease));
@@ -86,7 +87,6 @@ struct Rounds<'a> {
     lines: &'a mut JoinSet<()>,
     cancel: &'a CancellationToken,
     freed: watch::Receiver<()>,
-    repairs: Repairs,
     /// How long the store takes us for asleep.
     asleep: Option<Instant>,
 }
@@ -110,7 +110,6 @@ impl<'a> Rounds<'a> {
             engine,
             lines,
             cancel,
-            repairs: Repairs::new(),
             asleep: None,
         }
     }
@@ -136,10 +135,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Settles what ran out and takes what there is room for; twice before a sleep.
+    /// Takes what there is room for; twice before a sleep.
     async fn round(&mut self) -> Result<Rest, Error> {
-        let engine = self.engine;
-        self.repairs.run(&*engine.store).await?;
         let rest = self.take().await?;
         if !matches!(rest, Rest::UntilWoken { .. }) || self.cancel.is_cancelled() {
             return Ok(rest);
@@ -226,7 +223,7 @@ impl<'a> Rounds<'a> {
 
     async fn rest(&mut self, rest: Rest) {
         let engine = self.engine;
-        let opens = engine.opens().into_iter().chain(self.repairs.soon()).min();
+        let opens = engine.opens();
         let opened = async {
             match opens {
                 Some(at) => sleep_until(at).await,
@@ -248,6 +245,7 @@ impl<'a> Rounds<'a> {
             () = self.cancel.cancelled() => {}
             () = freed, if may_be_freed => {}
             () = opened => {}
+            () = engine.look.notified() => {}
             rung = woken(engine), if may_be_woken => if rung {
                 self.asleep = None;
             },

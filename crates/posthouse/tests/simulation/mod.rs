@@ -132,7 +132,8 @@ fn a_seed_makes_the_same_history_again() {
 fn assert_noticed(what: &dyn std::fmt::Debug, planted: Planted) {
     let noticed = (0..MOST).find_map(|seed| Some((seed, live(seed, planted).broken.into_iter().next()?)));
     let (seed, broken) = noticed.unwrap_or_else(|| panic!("{what:?} is not noticed in {MOST} worlds"));
-    writeln!(std::io::stderr(), "{what:?} is noticed in world {seed}: {broken:.200}").unwrap();
+    let mut log = std::io::stderr().lock();
+    writeln!(log, "{what:?} is noticed in world {seed}: {broken:.200}").unwrap();
 }
 
 /// Those that can be noticed here: the others are about follow-ups, and about what operators are told.

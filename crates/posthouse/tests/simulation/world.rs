@@ -23,7 +23,6 @@ use tokio::{
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 const DESTINATIONS: [&str; 3] = ["shop", "bank", "post"];
@@ -77,7 +76,7 @@ impl World {
     /// Everything about it is decided by the seed. Its relays do not run yet.
     pub fn new(seed: u64, planted: Planted) -> Self {
         let (history, mut chance) = (History::begin(), Rng::with_seed(seed));
-        let (calm, weather) = (seed % 5 == 0, Weather::new(Sky::Clear));
+        let (calm, weather) = (seed.is_multiple_of(5), Weather::new(Sky::Clear));
         let started = tokio::time::Instant::now();
         let backoff = Backoff::Exponential {
             base: SECOND / 5,
@@ -497,7 +496,7 @@ impl Producer {
             n as u64,
             &self.chance.u128(..).to_be_bytes()[..10].try_into().unwrap(),
         );
-        Message::bytes(topic, "text/plain", format!("{} {n}", fate.word())).id(MessageId(Uuid::from(id.into_uuid())))
+        Message::bytes(topic, "text/plain", format!("{} {n}", fate.word())).id(MessageId(id.into_uuid()))
     }
 }
 
