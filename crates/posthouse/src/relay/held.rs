@@ -101,13 +101,19 @@ impl Grip {
 
     /// Returns when it is held no longer: somebody said so, or its time is over.
     pub async fn lost(&self) {
+        tokio::select! {
+            biased;
+            () = self.lost.cancelled() => {}
+            () = self.over() => {}
+        }
+    }
+
+    /// Returns when its time is over, whatever was said. For who is settling it: a renewal that comes a moment later finds it gone,
+    /// and that is no loss.
+    pub async fn over(&self) {
         // Ends: the deadline moves only while the lease is renewed.
         while !self.remaining().is_zero() {
-            tokio::select! {
-                biased;
-                () = self.lost.cancelled() => return,
-                () = sleep_until(self.until()) => {}
-            }
+            sleep_until(self.until()).await;
         }
     }
 

@@ -165,7 +165,7 @@ async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
     let verdict = tokio::select! {
         biased;
         verdict = engine.settler.settle(settlement) => verdict,
-        () = work.grip.lost() => None,
+        () = work.grip.over() => None,
     };
     match verdict {
         Some(Verdict::Settled) => next,
