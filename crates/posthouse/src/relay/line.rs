@@ -96,6 +96,10 @@ async fn turn(engine: &Engine, work: &Work) -> Result<Turn, Unsent> {
     let place = route.enter(topic).ok_or(Unsent::Released)?;
     let room = room(engine, &route, work).await?;
     cover(engine, &route, work).await?;
+    // It may have taken its time, and nothing begins after the stop.
+    if engine.stopping.is_cancelled() {
+        return Err(Unsent::Released);
+    }
     match work.claimed.deliver_within {
         Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
         _ => Ok(Turn {
