@@ -1,7 +1,7 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
 use posthouse_core::{Claimed, Outcome, Settlement, Verdict};
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, task::JoinSet, time::Instant};
 
 use super::{
@@ -48,16 +48,27 @@ enum Next {
 
 /// Sends them in their order. What cannot go on stops the rest, which goes back.
 pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
-    let mut line = line.into_iter();
-    for work in line.by_ref() {
-        let next = one(&engine, &work).await;
+    let mut line = VecDeque::from(line);
+    while let Some(work) = line.pop_front() {
+        let next = first(&engine, &work, &mut line).await;
         drop(work);
         engine.changed.notify_one();
         match next {
             Next::Go => {}
             Next::Stop => break,
-            Next::Fail => return give_back(&engine, line).await,
+            Next::Fail => return give_back(&engine, line.drain(..)).await,
         }
+    }
+}
+
+/// What waits behind the first goes back when the relay stops, not when the first has ended.
+async fn first(engine: &Engine, work: &Work, rest: &mut VecDeque<Work>) -> Next {
+    let one = one(engine, work);
+    tokio::pin!(one);
+    tokio::select! {
+        biased;
+        next = &mut one => next,
+        () = engine.stopping.cancelled(), if !rest.is_empty() => tokio::join!(one, give_back(engine, rest.drain(..))).0,
     }
 }
 
