@@ -5,3 +5,4 @@
 
 mod payments;
 mod relay;
+mod simulation;

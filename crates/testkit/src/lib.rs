@@ -10,6 +10,7 @@ pub mod fixture;
 pub mod memory;
 pub mod page;
 pub mod samples;
+pub mod simulation;
 pub mod suite;
 
 pub use fixture::{Caller, Fixture};

@@ -5,7 +5,6 @@ use posthouse_core::{
     machine::{Ctx, step},
 };
 use std::collections::{BTreeMap, VecDeque};
-use uuid::Uuid;
 
 use super::{
     Flaw,
@@ -26,7 +25,7 @@ impl Tables {
         for seq in found.lapsed {
             self.meet(seq, Event::Lapsed);
         }
-        let token = LeaseToken(Uuid::new_v4());
+        let token = self.token();
         let chosen = self.choose(claim, found.free);
         chosen
             .into_iter()

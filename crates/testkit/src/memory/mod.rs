@@ -53,6 +53,8 @@ pub struct Options {
     pub dedupe_lifetime: Option<Duration>,
     /// The attempt budget of a message that brings none.
     pub max_attempts: u32,
+    /// Where the tokens of leases come from: the same seed, the same tokens. From chance when absent.
+    pub seed: Option<u64>,
 }
 
 impl Default for Options {
@@ -61,6 +63,7 @@ impl Default for Options {
             limits: Limits::default(),
             dedupe_lifetime: Some(Duration::from_secs(7 * 24 * 3600)),
             max_attempts: 12,
+            seed: None,
         }
     }
 }
@@ -98,7 +101,8 @@ impl Memory {
         Self::open(Options::default(), Arc::new(|| START), Some(flaw))
     }
 
-    fn open(options: Options, clock: Clock, flaw: Option<Flaw>) -> Self {
+    /// An empty store with everything chosen: what it allows, its clock, and the mistake in it.
+    pub fn open(options: Options, clock: Clock, flaw: Option<Flaw>) -> Self {
         let shared = Shared {
             tables: Mutex::new(Tables::new(options, flaw)),
             clock,

@@ -108,6 +108,7 @@ pub(super) struct Tables {
     /// Only flawed stores read these two.
     pub cursor: i64,
     pub granted: HashMap<LeaseToken, String>,
+    chance: fastrand::Rng,
     drawn: i64,
 }
 
@@ -162,6 +163,7 @@ pub(super) fn dedupe_key(message: &Message) -> Option<DedupeKey> {
 impl Tables {
     pub fn new(options: Options, flaw: Option<Flaw>) -> Self {
         Self {
+            chance: options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed),
             options,
             flaw,
             now: START,
@@ -186,6 +188,12 @@ impl Tables {
     pub fn draw(&mut self) -> i64 {
         self.drawn += 1;
         self.drawn
+    }
+
+    /// The fence of a new lease.
+    pub fn token(&mut self) -> LeaseToken {
+        let bytes = self.chance.u128(..).to_be_bytes();
+        LeaseToken(uuid::Builder::from_random_bytes(bytes).into_uuid())
     }
 
     pub fn has(&self, flaw: Flaw) -> bool {

@@ -16,9 +16,14 @@ struct Told {
 /// Asserts of each message that its state, its counts, its evidence and its audit agree, and of each order key that all
 /// its leases belong to one worker. Nothing may be under way meanwhile.
 pub async fn assert_sound(fx: &dyn Fixture, ids: &[MessageId]) {
-    let (admin, mut holders) = (fx.admin().await, BTreeMap::new());
+    assert_all_sound(&*fx.admin().await, ids).await;
+}
+
+/// The same, of a store without a fixture.
+pub async fn assert_all_sound(admin: &dyn Admin, ids: &[MessageId]) {
+    let mut holders = BTreeMap::new();
     for id in ids {
-        let told = ask(&*admin, *id).await;
+        let told = ask(admin, *id).await;
         told.evidence_is_in_order();
         told.counts_are_its_evidence();
         told.state_is_its_last_outcome();
