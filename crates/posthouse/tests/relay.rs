@@ -312,6 +312,21 @@ async fn a_relay_that_is_stopped_holds_nothing() {
     assert_eq!(counted, vec![Some("shutdown".to_owned()); 2]);
 }
 
+/// What waits in its key's run goes back at once, not when the send before it has ended.
+#[tokio::test(start_paused = true)]
+async fn a_run_goes_back_when_its_relay_stops() {
+    let store = store();
+    put(&store, (0..5).map(|n| numbered(n).order_key("k"))).await;
+    let hang = local_delivery(|_| std::future::pending::<()>());
+    let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("*", hang));
+    until(|| async { states(&store).await.iter().all(|s| *s == State::Leased) }).await;
+    relay.cancel.cancel();
+    tokio::time::sleep(SECOND).await;
+    let held = states(&store).await.iter().filter(|s| **s == State::Leased).count();
+    assert_eq!(held, 1);
+    relay.stop().await;
+}
+
 /// One that hangs takes its own places only.
 #[tokio::test(start_paused = true)]
 async fn a_destination_that_hangs_delays_no_other() {

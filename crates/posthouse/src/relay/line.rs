@@ -1,7 +1,7 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
 use posthouse_core::{Claimed, Outcome, Settlement, Verdict};
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, Span};
@@ -53,17 +53,28 @@ enum Next {
 
 /// Sends them in their order. What cannot go on stops the rest, which goes back.
 pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
-    let mut line = line.into_iter();
-    for mut work in line.by_ref() {
+    let mut line = VecDeque::from(line);
+    while let Some(mut work) = line.pop_front() {
         let process = process(&work);
-        let next = one(&engine, &mut work).instrument(process).await;
+        let next = first(&engine, &mut work, &mut line).instrument(process).await;
         drop(work);
         engine.freed();
         match next {
             Next::Go => {}
             Next::Stop => break,
-            Next::Fail => return give_back(&engine, line).await,
+            Next::Fail => return give_back(&engine, line.drain(..)).await,
         }
+    }
+}
+
+/// What waits behind the first goes back when the relay stops, not when the first has ended.
+async fn first(engine: &Engine, work: &mut Work, rest: &mut VecDeque<Work>) -> Next {
+    let one = one(engine, work);
+    tokio::pin!(one);
+    tokio::select! {
+        biased;
+        next = &mut one => next,
+        () = engine.stopping.cancelled(), if !rest.is_empty() => tokio::join!(one, give_back(engine, rest.drain(..))).0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whole worlds, each made from a seed: relays on the store in memory, in a time that moves when everybody sleeps, with everything
 //! going wrong that can; and a judge. See `docs/simulation.md`.
 
+mod people;
 mod probes;
 mod world;
 
@@ -39,7 +40,7 @@ fn live(seed: u64, planted: Planted) -> Told {
         // On a task of its own, so that a panic is a verdict like any other.
         let course = tokio::spawn(async move {
             world.storm().await;
-            world.quiet(90 * SECOND).await;
+            world.quiet(300 * SECOND).await;
             probes::ask(&mut world).await;
             (0..world.relays.len()).for_each(|at| world.stop(at));
             world.left(30 * SECOND).await;
@@ -132,8 +133,8 @@ fn a_seed_makes_the_same_history_again() {
 fn assert_noticed(what: &dyn std::fmt::Debug, planted: Planted) {
     let noticed = (0..MOST).find_map(|seed| Some((seed, live(seed, planted).broken.into_iter().next()?)));
     let (seed, broken) = noticed.unwrap_or_else(|| panic!("{what:?} is not noticed in {MOST} worlds"));
-    let mut log = std::io::stderr().lock();
-    writeln!(log, "{what:?} is noticed in world {seed}: {broken:.200}").unwrap();
+    let line = format!("{what:?} is noticed in world {seed}: {broken:.200}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// Those that can be noticed here: the others are about follow-ups, and about what operators are told.
