@@ -32,17 +32,24 @@ pub struct Cli {
 /// What every command understands.
 #[derive(Debug, Args)]
 pub struct Global {
-    // The value in the environment may hold a password, so help must not show it.
+    /// The configuration [default: posthouse.toml, if it is there]
     #[arg(
         long,
         global = true,
-        value_name = "URL",
-        env = "POSTHOUSE_STORE__URL",
-        hide_env = true
+        value_name = "FILE",
+        env = "POSTHOUSE_CONFIG",
+        hide_env_values = true
     )]
-    #[arg(default_value = "sqlite://posthouse.db", help_heading = "Global options")]
-    #[arg(help = "sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME];\nalso set by POSTHOUSE_STORE__URL")]
-    pub store: String,
+    #[arg(help_heading = "Global options")]
+    pub config: Option<PathBuf>,
+    // Which of these wins is decided by the configuration, so that there is one place that knows.
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    #[arg(
+        help = "sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME], or a store's name\n\
+                  in the configuration; else POSTHOUSE_STORE__URL, else the configuration\n\
+                  [default: sqlite://posthouse.db]"
+    )]
+    pub store: Option<String>,
     /// Write data as JSON: one document, or one line for each item of a list
     #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
@@ -135,6 +142,47 @@ Examples:
   posthouse destinations pause https://shop.example/hooks --reason 'maintenance until six'"
     )]
     Destinations(Destinations),
+    /// Check the configuration, and show what is in force
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse config check
+  posthouse --config /etc/posthouse.toml config show --sources"
+    )]
+    Config(Config),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Tell everything that is wrong with the configuration, at once
+    #[command(after_help = "\
+Examples:
+  posthouse config check
+  posthouse config check --watch
+
+Exits with 2 when something is wrong. It looks at files and variables, not into databases.")]
+    Check(ConfigCheck),
+    /// Show what is in force, without secrets
+    #[command(after_help = "\
+Examples:
+  posthouse config show --sources
+  posthouse config show --json | jq '.settings[] | select(.source.kind != \"default\")'")]
+    Show(ConfigShow),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigCheck {
+    /// Check again whenever a file changes, and on SIGHUP, until interrupted
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigShow {
+    /// Say where each value came from
+    #[arg(long)]
+    pub sources: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,8 @@ use posthouse::{
 };
 use std::{io, process::ExitCode};
 
+use crate::config::{Problem, Problems};
+
 /// The exit codes. They are part of the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -44,6 +46,8 @@ pub struct Failure {
     pub help: Option<String>,
     /// Whether the same command may succeed later.
     pub retryable: bool,
+    /// What is wrong with the configuration, one by one.
+    pub problems: Vec<Problem>,
 }
 
 impl Failure {
@@ -55,6 +59,7 @@ impl Failure {
             message: message.into(),
             help: None,
             retryable: false,
+            problems: Vec::new(),
         }
     }
 
@@ -128,6 +133,22 @@ impl From<Error> for Failure {
             message,
             help,
             retryable: error.retryable(),
+            problems: Vec::new(),
+        }
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Self {
+        let message = match problems.errors() {
+            1 => format!("{}: 1 problem", problems.file),
+            n => format!("{}: {n} problems", problems.file),
+        };
+        Self {
+            exit: Exit::Usage,
+            code: Code::ValidationFailed.as_str(),
+            problems: problems.all,
+            ..Self::new(message)
         }
     }
 }
