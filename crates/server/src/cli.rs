@@ -29,26 +29,21 @@ pub struct Cli {
     pub command: Command,
 }
 
+const STORE: &str = "\
+sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME], or its name in
+the configuration; also set by POSTHOUSE_STORE__URL
+[default: sqlite://posthouse.db]";
+
 /// What every command understands.
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The configuration [default: posthouse.toml, if it is there]
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "POSTHOUSE_CONFIG",
-        hide_env_values = true
-    )]
+    /// The configuration, else posthouse.toml if it is there; or POSTHOUSE_CONFIG
+    #[arg(long, global = true, value_name = "FILE", env = "POSTHOUSE_CONFIG", hide_env = true)]
     #[arg(help_heading = "Global options")]
     pub config: Option<PathBuf>,
-    // Which of these wins is decided by the configuration, so that there is one place that knows.
+    // Who wins is decided where the configuration is read, so that there is one place that knows.
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
-    #[arg(
-        help = "sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME], or a store's name\n\
-                  in the configuration; else POSTHOUSE_STORE__URL, else the configuration\n\
-                  [default: sqlite://posthouse.db]"
-    )]
+    #[arg(help = STORE)]
     pub store: Option<String>,
     /// Write data as JSON: one document, or one line for each item of a list
     #[arg(long, global = true, help_heading = "Global options")]

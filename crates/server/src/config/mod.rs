@@ -36,6 +36,7 @@ use address::Explicit;
 use problem::Text;
 use read::Reader;
 use std::{
+    collections::BTreeSet,
     io::Read,
     path::{Path, PathBuf},
 };
@@ -172,7 +173,7 @@ fn finish(look: Look, matters: impl Fn(&Problem) -> bool) -> Result<Loaded, Prob
 }
 
 /// More than a thousand routes need; a file that is larger is another one.
-const MOST_BYTES: u64 = 4 << 20;
+const MOST_BYTES: u64 = 1 << 20;
 
 fn look(sources: &Sources) -> Look {
     let file = sources.name();
@@ -248,14 +249,27 @@ fn read_text(content: &str, sources: &Sources) -> Look {
     Look { loaded, problems, file }
 }
 
-/// Where the file is no TOML, what was understood of it may mislead: nothing else is said of such lines, nor of what is missing.
+/// Where the file is no TOML, what was understood of it may mislead: nothing else is said of such lines, of what stands under a
+/// heading that is broken, nor of what is missing.
 fn add_syntax(problems: &mut Vec<Problem>, errors: &[toml::de::Error], text: Text<'_>) {
     let mut syntax: Vec<_> = errors
         .iter()
+        .take(read::MOST_PROBLEMS)
         .map(|error| Problem::new(text.place(&error.span().unwrap_or_default()), "", error.message()))
         .collect();
     syntax.dedup_by_key(|problem| problem.line());
-    let broken: Vec<_> = syntax.iter().map(Problem::line).collect();
-    problems.retain(|problem| broken.is_empty() || !(problem.missing || broken.contains(&problem.line())));
+    let broken: BTreeSet<_> = syntax.iter().filter_map(Problem::line).collect();
+    let mut misleading = BTreeSet::new();
+    let mut under_broken = false;
+    for (line, written) in (1..).zip(text.content.lines()) {
+        if written.trim_start().starts_with('[') {
+            under_broken = broken.contains(&line);
+        }
+        if under_broken || broken.contains(&line) {
+            misleading.insert(line);
+        }
+    }
+    let misleads = |problem: &Problem| problem.missing || problem.line().is_some_and(|line| misleading.contains(&line));
+    problems.retain(|problem| broken.is_empty() || !misleads(problem));
     problems.append(&mut syntax);
 }

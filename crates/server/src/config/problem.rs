@@ -78,11 +78,7 @@ impl Problem {
     /// For people, in several lines.
     pub fn render(&self) -> String {
         let word = if self.warning { "warning" } else { "error" };
-        let key = match self.key.as_str() {
-            "" => String::new(),
-            key => format!("{key}: "),
-        };
-        let mut text = format!("{word}: {}\n", visible(&format!("{key}{}", self.message)));
+        let mut text = format!("{word}: {}\n", visible(&self.headline()));
         // Writing to a String cannot fail.
         let _ = match &self.place {
             Place::At {
@@ -113,6 +109,25 @@ impl Problem {
             let _ = writeln!(text, " help: {}", visible(help));
         }
         text
+    }
+
+    /// What is wrong, and what to do about it, in a line each.
+    pub fn in_a_line(&self) -> (String, Option<String>) {
+        let from = match &self.place {
+            _ if self.key.is_empty() => None,
+            Place::At { .. } | Place::File(_) => None,
+            Place::Variable(name) => Some(format!("given by {name}")),
+            Place::Flag(flag) => Some(format!("given by {flag}")),
+        };
+        let help: Vec<_> = from.into_iter().chain(self.help.clone()).collect();
+        (self.headline(), (!help.is_empty()).then(|| help.join("; ")))
+    }
+
+    fn headline(&self) -> String {
+        match self.key.as_str() {
+            "" => self.message.clone(),
+            key => format!("{key}: {}", self.message),
+        }
     }
 
     /// For programs.

@@ -25,12 +25,14 @@ use super::{
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// That of this process. What is not text is left out; no name or value of ours can be such.
+    /// That of this process. What is no text is marked as such (U+FFFD), and refused where it matters.
     pub fn of_process() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        Self(std::env::vars_os().filter_map(text).collect())
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        Self(
+            std::env::vars_os()
+                .map(|(name, value)| (text(name), text(value)))
+                .collect(),
+        )
     }
 
     /// A variable that is set, and not to nothing.
@@ -118,7 +120,7 @@ impl<'a> Reader<'a> {
         let names = keys::names_in(section);
         for (name, _) in table.iter() {
             let (span, name) = (name.span(), name.get_ref().as_ref());
-            if names.contains(&name) {
+            if names.contains(&name) || self.problems.len() >= MOST_PROBLEMS {
                 continue;
             }
             let key = if path.is_empty() {
@@ -138,6 +140,15 @@ impl<'a> Reader<'a> {
                 (None, None) => format!("there are {}", names.join(", ")),
             };
             self.wrong(place, key, format!("there is no such {what}")).help = Some(help);
+        }
+    }
+
+    /// Lets the variables of a store mean something, though it is not read.
+    pub fn know_store(&mut self, path: &str) {
+        for name in keys::names_in("store") {
+            if let Some(variable) = keys::variable(&format!("{path}.{name}")) {
+                self.known.extend([format!("{variable}_FILE"), variable]);
+            }
         }
     }
 
@@ -184,6 +195,9 @@ impl<'a> Reader<'a> {
         read
     }
 }
+
+/// Nobody reads further; and finding the place of each takes time.
+pub const MOST_PROBLEMS: usize = 100;
 
 /// The section that a key of this name is in.
 fn lives_in(name: &str) -> Option<&'static str> {
@@ -294,7 +308,7 @@ impl<'s> Section<'s> {
     /// The same, without putting it down as in force.
     pub fn look(&self, reader: &mut Reader<'_>, name: &str) -> Option<(Value, Source)> {
         let key = keys::find(self.kind, name)?;
-        if let Some(found) = self.from_environment(reader, key) {
+        if let Some(found) = self.in_environment(reader, key) {
             return Some(found);
         }
         if let Some((_, written)) = self.raw(name) {
@@ -327,7 +341,7 @@ impl<'s> Section<'s> {
         }
     }
 
-    fn from_environment(&self, reader: &mut Reader<'_>, key: &Key) -> Option<(Value, Source)> {
+    fn in_environment(&self, reader: &mut Reader<'_>, key: &Key) -> Option<(Value, Source)> {
         let variable = self.variable(key.name())?;
         let by_file = format!("{variable}_FILE");
         let given = reader.environment.get(&variable).map(str::to_owned);

@@ -54,6 +54,7 @@ pub fn from_file(path: &Path) -> Result<Secret, String> {
 pub fn fit(text: &str) -> Result<Secret, &'static str> {
     match text {
         "" => Err("is empty"),
+        _ if text.contains('\u{fffd}') => Err("is not UTF-8"),
         _ if text.chars().any(char::is_control) => Err("holds a control character or more than one line"),
         _ => Ok(Secret::new(text)),
     }

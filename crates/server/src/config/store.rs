@@ -35,6 +35,10 @@ pub fn read(reader: &mut Reader<'_>, root: &DeTable<'_>, sources: &Sources) -> V
     let value = root.get("store");
     let names = names(value);
     check_names(reader, value, &names);
+    names
+        .iter()
+        .for_each(|name| reader.know_store(&format!("store.{name}")));
+    reader.know_store("store");
     let (flag, variable) = (sources.store.as_deref(), is_in(reader.environment));
     let chosen = flag.and_then(|flag| names.iter().find(|name| *name == flag));
     if names.is_empty() || (chosen.is_none() && (flag.is_some() || variable)) {
@@ -144,6 +148,9 @@ fn one(
         reader.problems.push(problem.help(known));
     }
     let url = Secret::new(text);
+    if matches!(source, Source::File { .. }) {
+        warn_of_readers(reader, section, &url);
+    }
     let shown = Value::Hidden(url.clone(), AnyStore::shown_url(url.expose()));
     section.put(reader, "url", shown, source.clone());
     Store {
@@ -153,6 +160,34 @@ fn one(
         url,
     }
 }
+
+/// Says so of a password in a file that everybody may read.
+#[cfg(unix)]
+fn warn_of_readers(reader: &mut Reader<'_>, section: &Section<'_>, url: &Secret) {
+    use std::os::unix::fs::PermissionsExt;
+    let file = reader.text.file;
+    let open = std::fs::metadata(file).is_ok_and(|meta| meta.permissions().mode() & 0o004 != 0);
+    let shown = AnyStore::shown_url(url.expose());
+    if open && shown.starts_with("postgres") && shown != url.expose() {
+        let key = format!("{}.url", section.path);
+        let problem = Problem::new(
+            section.place(reader, "url"),
+            key,
+            "may hold a password, and everybody may read this file",
+        );
+        let help = Some(format!(
+            "run: chmod 600 {file}, or put the URL into a file of its own and name it in POSTHOUSE_STORE__URL_FILE"
+        ));
+        let warning = true;
+        reader.problems.push(Problem {
+            warning,
+            ..problem.help(help)
+        });
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_of_readers(_reader: &mut Reader<'_>, _section: &Section<'_>, _url: &Secret) {}
 
 /// The second URL goes with the first: that of the file is for the file's database.
 fn direct(reader: &mut Reader<'_>, section: &Section<'_>, url: &Secret, source: &Source) -> Option<Secret> {

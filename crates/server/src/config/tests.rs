@@ -162,6 +162,9 @@ fn what_is_no_toml_is_told_with_what_else_is_wrong() {
         "{}",
         told(&problems)
     );
+    let broken = read("[outbox\nbatch = 5\nleas = 4\n[log]\nlevl = 1\n").unwrap_err();
+    let lines: Vec<_> = broken.all.iter().filter_map(Problem::line).collect();
+    assert_eq!(lines, [1, 5], "{}", told(&broken));
     refused("[log]\nlevel = \"info\"\nlevel = \"warn\"\n", "", "duplicate key");
 }
 
@@ -460,12 +463,8 @@ fn several_stores_have_names() {
     );
     let one = with(file, environment(), Some("bill")).unwrap().config.stores;
     assert_eq!((one.len(), one[0].name.as_deref()), (1, Some("bill")));
-    let other = with(file, environment(), Some("sqlite://x.db")).unwrap_err();
-    assert!(
-        told(&other).contains("POSTHOUSE_STORE__BILL__URL sets no key"),
-        "{}",
-        told(&other)
-    );
+    let other = with(file, environment(), Some("sqlite://x.db")).unwrap().config.stores;
+    assert_eq!((other.len(), other[0].url.expose()), (1, "sqlite://x.db"));
     refused(file, "store.bill.url", "is missing");
     refused(
         "[store]\nurl = \"sqlite://a\"\n[store.b]\nurl = \"sqlite://b\"\n",
@@ -606,7 +605,7 @@ fn a_file_that_cannot_be_read_is_told() {
         "{}",
         said(&file)
     );
-    std::fs::write(&file, vec![b'#'; 5 << 20]).unwrap();
+    std::fs::write(&file, vec![b'#'; 2 << 20]).unwrap();
     assert!(said(&file).contains("more than"));
 }
 

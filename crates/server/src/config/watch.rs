@@ -209,3 +209,138 @@ impl Hangup {
         std::future::pending().await
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// Long enough that nothing in these tests is found by it.
+    const NEVER: Duration = Duration::from_secs(24 * 3600);
+
+    fn start(file: &Path) -> Watch {
+        let sources = Sources {
+            file: Some(file.to_owned()),
+            ..Sources::default()
+        };
+        let last = load(&sources);
+        watch_every(sources, last, NEVER).expect("to watch")
+    }
+
+    /// The next reading. What never comes fails.
+    async fn next(watch: &mut Watch) -> Reading {
+        let patience = Duration::from_secs(60);
+        tokio::time::timeout(patience, watch.next()).await.expect("a reading")
+    }
+
+    /// The batch that the next reading says, or what is wrong with it.
+    async fn batch(watch: &mut Watch) -> Result<u32, String> {
+        let reading = next(watch).await;
+        reading
+            .map(|loaded| loaded.config.outbox.batch)
+            .map_err(|problems| problems.all[0].message.clone())
+    }
+
+    fn text(batch: u32) -> String {
+        format!("[outbox]\nbatch = {batch}\n")
+    }
+
+    #[tokio::test]
+    async fn a_file_may_be_written_renamed_over_spoilt_repaired_and_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("posthouse.toml"), folder.path().join("new"));
+        fs::write(&file, text(1)).unwrap();
+        let mut watch = start(&file);
+        fs::write(&file, text(2)).unwrap();
+        assert_eq!(batch(&mut watch).await, Ok(2));
+        fs::write(&other, text(3)).unwrap();
+        fs::rename(&other, &file).unwrap();
+        assert_eq!(batch(&mut watch).await, Ok(3));
+        fs::write(&file, "[outbox]\nbatch = 0\n").unwrap();
+        assert!(batch(&mut watch).await.unwrap_err().contains("from 1 to 10000"));
+        // Back to what was in force: that it is repaired is news.
+        fs::write(&file, text(3)).unwrap();
+        assert_eq!(batch(&mut watch).await, Ok(3));
+        fs::remove_file(&file).unwrap();
+        assert!(batch(&mut watch).await.unwrap_err().contains("does not exist"));
+        fs::write(&file, text(4)).unwrap();
+        assert_eq!(batch(&mut watch).await, Ok(4));
+        // Neither a comment nor another file is news; the next reading is that of the next change.
+        fs::write(&file, format!("# a comment\n{}", text(4))).unwrap();
+        fs::write(folder.path().join("posthouse.db"), "x").unwrap();
+        tokio::time::timeout(QUIET * 5, watch.next())
+            .await
+            .expect_err("no news");
+        fs::write(&file, text(5)).unwrap();
+        assert_eq!(batch(&mut watch).await, Ok(5));
+    }
+
+    /// As Kubernetes does it: the file is a link through a link to a folder, which is swapped.
+    #[tokio::test]
+    async fn a_link_on_the_way_may_be_swapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for (version, batch) in [("..1", 1), ("..2", 2), ("..3", 3)] {
+            fs::create_dir(at(version)).unwrap();
+            fs::write(at(version).join("posthouse.toml"), text(batch)).unwrap();
+        }
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/posthouse.toml", at("posthouse.toml")).unwrap();
+        let mut watch = start(&at("posthouse.toml"));
+        for (version, expected) in [("..2", 2), ("..3", 3)] {
+            symlink(version, at("..tmp")).unwrap();
+            fs::rename(at("..tmp"), at("..data")).unwrap();
+            assert_eq!(batch(&mut watch).await, Ok(expected));
+        }
+        fs::write(at("..3").join("posthouse.toml"), text(4)).unwrap();
+        assert_eq!(batch(&mut watch).await, Ok(4));
+    }
+
+    #[tokio::test]
+    async fn a_file_with_a_secret_is_watched_too() {
+        let (folder, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (file, secret) = (folder.path().join("posthouse.toml"), secrets.path().join("key"));
+        let route = format!("[[route]]\ntopic = \"a\"\nto = \"https://a.example/\"\nsecret_file = {secret:?}\n");
+        fs::write(&file, route).unwrap();
+        let mut watch = start(&file);
+        // It is not there yet, then it may be read by others, then it is sound, then it changes.
+        fs::write(&secret, "one").unwrap();
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
+        let problems = next(&mut watch).await.unwrap_err();
+        assert!(problems.all[0].message.contains("chmod 600"), "{problems:?}");
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let signs = |loaded: Loaded| loaded.config.routes[0].secrets[0].expose().to_owned();
+        assert_eq!(next(&mut watch).await.map(signs), Ok("one".to_owned()));
+        fs::write(&secret, "two").unwrap();
+        assert_eq!(next(&mut watch).await.map(signs), Ok("two".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_lost_when_nobody_waits_to_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("posthouse.toml");
+        fs::write(&file, text(1)).unwrap();
+        let mut watch = start(&file);
+        tokio::time::timeout(QUIET * 3, watch.next())
+            .await
+            .expect_err("no news");
+        fs::write(&file, text(2)).unwrap();
+        for _ in 0..20 {
+            let _ = tokio::time::timeout(Duration::from_millis(2), watch.next())
+                .await
+                .map(|_| panic!("too early"));
+        }
+        assert_eq!(batch(&mut watch).await, Ok(2));
+    }
+
+    #[test]
+    fn links_in_a_circle_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        symlink("b", at("a")).unwrap();
+        symlink("a", at("b")).unwrap();
+        let mut names = BTreeSet::new();
+        names_to(&at("a"), &mut names, 0);
+        assert!(names.contains(&at("a")) && names.contains(&at("b")), "{names:?}");
+    }
+}
