@@ -53,6 +53,16 @@ impl AnyStore {
         }
     }
 
+    /// Refuses a URL that names no store, without looking whether there is one.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        StoreUrl::parse(url).map(drop)
+    }
+
+    /// A URL as people may see it: without its password.
+    pub fn shown_url(url: &str) -> String {
+        crate::url::without_secrets(url)
+    }
+
     /// Makes the schema in the store that this URL names, or brings it up to date. Creates a SQLite file that is not
     /// there. Answers what it did.
     pub async fn migrate(url: &str) -> Result<Upgrade, Error> {

@@ -79,6 +79,34 @@ fn shown(scheme: &str, rest: &str) -> String {
     format!("{:?}", excerpt(&format!("{scheme}://{host}"), 64))
 }
 
+/// A URL without its password and without parameters but those that are known to be harmless: for settings that people look at.
+pub(crate) fn without_secrets(url: &str) -> String {
+    let (Some((scheme, rest)), Ok(parsed)) = (url.split_once("://"), StoreUrl::parse(url)) else {
+        return match StoreUrl::parse(url) {
+            Ok(StoreUrl::Sqlite { path }) => format!("sqlite://{path}"),
+            _ => "***".to_owned(),
+        };
+    };
+    if let StoreUrl::Sqlite { path } = parsed {
+        return format!("sqlite://{path}");
+    }
+    // A password may hold any character, so everything between the first colon and the last @ may be one.
+    let (user, place) = match rest.rsplit_once('@') {
+        Some((user, place)) => (user.split_once(':').map_or(user, |(user, _)| user), place),
+        None => ("", rest),
+    };
+    let (place, query) = place.split_once('?').unwrap_or((place, ""));
+    let harmless = |pair: &&str| {
+        ["schema=", "sslmode=", "sslrootcert="]
+            .iter()
+            .any(|name| pair.starts_with(name))
+    };
+    let kept: Vec<_> = query.split('&').filter(harmless).collect();
+    let at = if user.is_empty() { "" } else { "@" };
+    let mark = if kept.is_empty() { "" } else { "?" };
+    format!("{scheme}://{user}{at}{place}{mark}{}", kept.join("&"))
+}
+
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
@@ -144,6 +172,27 @@ mod tests {
             problem("mysql://root:s3cret@db.example:3306/shop"),
             format!("store: \"mysql://db.example\" is of no kind that is known; {KNOWN}")
         );
+    }
+
+    #[test]
+    fn what_is_shown_has_no_password() {
+        for (url, shown) in [
+            ("sqlite:shop.db", "sqlite://shop.db"),
+            (
+                "postgres://u:s3cret@h:5432/d?schema=s",
+                "postgres://u@h:5432/d?schema=s",
+            ),
+            ("postgres://u:s3c@ret/?:@h/d", "postgres://u@h/d"),
+            (
+                "postgres://u@h/d?password=s3cret&sslmode=require",
+                "postgres://u@h/d?sslmode=require",
+            ),
+            ("postgresql://h/d", "postgresql://h/d"),
+            ("mysql://u:s3cret@h/d", "***"),
+            ("s3cret", "***"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
     }
 
     #[test]

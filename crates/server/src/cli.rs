@@ -29,20 +29,22 @@ pub struct Cli {
     pub command: Command,
 }
 
+const STORE: &str = "\
+sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME], or its name in
+the configuration; also set by POSTHOUSE_STORE__URL
+[default: sqlite://posthouse.db]";
+
 /// What every command understands.
 #[derive(Debug, Args)]
 pub struct Global {
-    // The value in the environment may hold a password, so help must not show it.
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        env = "POSTHOUSE_STORE__URL",
-        hide_env = true
-    )]
-    #[arg(default_value = "sqlite://posthouse.db", help_heading = "Global options")]
-    #[arg(help = "sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME];\nalso set by POSTHOUSE_STORE__URL")]
-    pub store: String,
+    /// The configuration, else posthouse.toml if it is there; or POSTHOUSE_CONFIG
+    #[arg(long, global = true, value_name = "FILE", env = "POSTHOUSE_CONFIG", hide_env = true)]
+    #[arg(help_heading = "Global options")]
+    pub config: Option<PathBuf>,
+    // Who wins is decided where the configuration is read, so that there is one place that knows.
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    #[arg(help = STORE)]
+    pub store: Option<String>,
     /// Write data as JSON: one document, or one line for each item of a list
     #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
@@ -135,6 +137,47 @@ Examples:
   posthouse destinations pause https://shop.example/hooks --reason 'maintenance until six'"
     )]
     Destinations(Destinations),
+    /// Check the configuration, and show what is in force
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse config check
+  posthouse --config /etc/posthouse.toml config show --sources"
+    )]
+    Config(Config),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Tell everything that is wrong with the configuration, at once
+    #[command(after_help = "\
+Examples:
+  posthouse config check
+  posthouse config check --watch
+
+Exits with 2 when something is wrong. It looks at files and variables, not into databases.")]
+    Check(ConfigCheck),
+    /// Show what is in force, without secrets
+    #[command(after_help = "\
+Examples:
+  posthouse config show --sources
+  posthouse config show --json | jq '.settings[] | select(.source.kind != \"default\")'")]
+    Show(ConfigShow),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigCheck {
+    /// Check again whenever a file changes, and on SIGHUP, until interrupted
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigShow {
+    /// Say where each value came from
+    #[arg(long)]
+    pub sources: bool,
 }
 
 #[derive(Debug, Args)]

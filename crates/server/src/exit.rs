@@ -6,6 +6,8 @@ use posthouse::{
 };
 use std::{io, process::ExitCode};
 
+use crate::config::{Place, Problem, Problems};
+
 /// The exit codes. They are part of the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
@@ -44,6 +46,8 @@ pub struct Failure {
     pub help: Option<String>,
     /// Whether the same command may succeed later.
     pub retryable: bool,
+    /// What is wrong with the configuration, one by one.
+    pub problems: Vec<Problem>,
 }
 
 impl Failure {
@@ -55,6 +59,7 @@ impl Failure {
             message: message.into(),
             help: None,
             retryable: false,
+            problems: Vec::new(),
         }
     }
 
@@ -128,6 +133,32 @@ impl From<Error> for Failure {
             message,
             help,
             retryable: error.retryable(),
+            problems: Vec::new(),
+        }
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Self {
+        let code = Code::ValidationFailed.as_str();
+        let (message, help, problems) = match problems.all.as_slice() {
+            // One that has no place in a file is told like any other input.
+            [one] if !matches!(one.place, Place::At { .. }) => {
+                let (message, help) = one.in_a_line();
+                (message, help, Vec::new())
+            }
+            all => {
+                let n = problems.errors();
+                let message = format!("{}: {n} problem{}", problems.file, if n == 1 { "" } else { "s" });
+                (message, None, all.to_vec())
+            }
+        };
+        Self {
+            exit: Exit::Usage,
+            code,
+            help,
+            problems,
+            ..Self::new(message)
         }
     }
 }
@@ -170,11 +201,11 @@ fn next_step(error: &Error) -> (String, Option<String>) {
             );
         }
         Error::Unavailable(source) if source.to_string().contains("read-only transaction") => {
-            let help = "it is a standby, or set to be read only: name the primary in --store (or POSTHOUSE_STORE__URL)";
+            let help = "it is a standby, or set to be read only: name the primary in --store (or POSTHOUSE_STORE__URL, or the configuration)";
             return (format!("the store cannot be written: {source}"), Some(help.to_owned()));
         }
         Error::Timeout(_) | Error::Unavailable(_) => {
-            Some("check --store (or POSTHOUSE_STORE__URL), and that it is up and lets you in".to_owned())
+            Some("check --store (or POSTHOUSE_STORE__URL, or the configuration), and that it is up and lets you in".to_owned())
         }
         Error::Denied(_) => {
             Some("connect as a role that may, or let the owner of the schema grant it one (posthouse migrate --roles): see docs/sql.md".to_owned())
@@ -210,8 +241,8 @@ fn flag_of(field: &str) -> Option<&'static str> {
         "order_key" => Some("--key"),
         "dedupe_key" => Some("--dedupe"),
         "headers" => Some("--header"),
-        "store" => Some("--store or POSTHOUSE_STORE__URL"),
-        "schema" => Some("?schema= in --store or POSTHOUSE_STORE__URL"),
+        "store" => Some("--store, POSTHOUSE_STORE__URL or the configuration"),
+        "schema" => Some("?schema= in --store, POSTHOUSE_STORE__URL or the configuration"),
         _ => None,
     }
 }

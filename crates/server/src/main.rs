@@ -2,14 +2,17 @@
 
 mod cli;
 mod commands;
+mod config;
 mod exit;
 mod output;
 mod timeline;
 
 use clap::{CommandFactory, FromArgMatches};
+use posthouse::Invalid;
 use std::{process::ExitCode, time::Duration};
 
 use cli::{Cli, Command};
+use config::Sources;
 use exit::{Exit, Failure};
 use output::Output;
 
@@ -56,9 +59,16 @@ fn perform(cli: &Cli, out: &Output) -> Result<(), Failure> {
 }
 
 async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
-    let store = cli.global.store.as_str();
+    let sources = Sources::of_process(cli.global.config.as_deref(), cli.global.store.as_deref());
+    // The demo has a store of its own, and a configuration is not asked for one.
+    let store = match &cli.command {
+        Command::Demo(args) => return commands::demo::run(args, out).await,
+        Command::Config(asked) => return commands::config::run(asked, &sources, out).await,
+        _ => one_store(&sources)?,
+    };
+    let store = store.url.expose();
     match &cli.command {
-        Command::Demo(args) => commands::demo::run(args, out).await,
+        Command::Demo(_) | Command::Config(_) => Ok(()),
         Command::Migrate(args) => commands::migrate::run(args, store, out).await,
         Command::Enqueue(args) => commands::enqueue::run(args, store, out).await,
         Command::Messages(asked) => commands::messages::run(asked, store, out).await,
@@ -69,4 +79,17 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
         Command::Stats => commands::stats::run(store, out).await,
         Command::Destinations(asked) => commands::destinations::run(asked, store, out).await,
     }
+}
+
+/// The store that a command is for.
+fn one_store(sources: &Sources) -> Result<config::Store, Failure> {
+    let mut stores = config::load_stores(sources)?;
+    if stores.len() > 1 {
+        let names: Vec<_> = stores.iter().filter_map(|store| store.name.as_deref()).collect();
+        let help = format!("choose one with --store: {}", names.join(", "));
+        return Err(Failure::from(Invalid::new("store", "the configuration names several")).help(help));
+    }
+    stores
+        .pop()
+        .ok_or_else(|| Failure::new("the configuration names no store"))
 }

@@ -14,6 +14,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::{
     cli::{Color, Global},
+    config::Problem,
     exit::{Exit, Failure},
 };
 
@@ -103,6 +104,23 @@ impl Output {
         self.in_hand.replace(ids.to_vec());
     }
 
+    /// Says what is wrong, or strange, in the configuration.
+    pub fn problem(&self, problem: &Problem) {
+        let word = if problem.warning { "warning" } else { "error" };
+        if self.json {
+            return say(&json!({ word: problem.document() }).to_string());
+        }
+        if problem.warning && self.quiet {
+            return;
+        }
+        let paint = if problem.warning { Paint::Cyan } else { Paint::Red };
+        let mark = format!("{word}:");
+        let text = problem.render();
+        say(&text
+            .trim_end()
+            .replacen(&mark, &self::paint(self.notes_in_color, paint, &mark), 1));
+    }
+
     /// Says why it failed. Not silenced by anything.
     pub fn failure(&self, failure: &Failure) {
         if failure.exit == Exit::Ok {
@@ -118,9 +136,13 @@ impl Output {
                 message,
                 help,
                 retryable,
+                problems,
                 ..
             } = failure;
             let mut error = json!({"code": code, "message": message, "help": help, "retryable": retryable});
+            if !problems.is_empty() {
+                error["problems"] = problems.iter().map(Problem::document).collect();
+            }
             if !not_tried.is_empty() {
                 error["not_tried"] = json!(not_tried);
             }
@@ -129,6 +151,7 @@ impl Output {
             }
             return say(&json!({ "error": error }).to_string());
         }
+        failure.problems.iter().for_each(|problem| self.problem(problem));
         let mark = paint(self.notes_in_color, Paint::Red, "error:");
         say(&format!("{mark} {}", visible(&failure.message)));
         let more = |word: &str, text: &str| {

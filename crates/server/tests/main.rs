@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bulk;
+mod config;
 mod demo;
 mod migrate;
 mod operating;

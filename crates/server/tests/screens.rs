@@ -72,6 +72,92 @@ fn nothing_there() {
     story.ends_as("nothing-there");
 }
 
+/// A file with a mistake of every kind.
+const SPOILT: &str = r#"[store]
+url = "postgres://me:s3cret@db.example/shop"
+
+[outbox]
+lease = 15000
+batch = "many"
+concurrency = 0
+
+[ledger]
+ttl_ms = 5
+
+[admin]
+bind = "0.0.0.0:80"
+
+[[route]]
+topic = "usage.*"
+to = "https://billing.example/usage?token=s3cret"
+timeout_ms = 15000
+rate = "100 per second"
+secret_env = "BILLING_SECRET"
+
+[[route]]
+topic = "usage.a"
+to = "nats:usage"
+
+[[route]]
+topic = "usage.b"
+to = "https://usage.example/b"
+secret = "s3cret"
+"#;
+
+/// A file that is sound.
+const SOUND: &str = r#"[store]
+url = "postgres://me:s3cret@db.example/shop?schema=shop"
+
+[tenants]
+weights = { acme = 3 }
+
+[[route]]
+topic = "usage.*"
+to = "https://billing.example/usage?token=s3cret"
+name = "billing"
+retry = { max_attempts = 6, table_s = [5, 10, 20] }
+secret_env = "BILLING_SECRET"
+headers = { authorization = { env = "BILLING_TOKEN" } }
+breaker = false
+"#;
+
+#[test]
+fn config_check() {
+    let mut story = Story::before();
+    story.say("no file");
+    story.type_in("posthouse config check");
+    story.type_in("posthouse --config nowhere.toml config check");
+    story.say("a file with mistakes");
+    story.file("posthouse.toml", SPOILT);
+    story.type_in("posthouse config check");
+    story.type_in("posthouse config check --json");
+    story.say("a file that is no TOML");
+    story.file("broken.toml", "[outbox\nlease_ms = \nbatch = \"5\n");
+    story.type_in("POSTHOUSE_CONFIG=broken.toml posthouse config check");
+    story.say("variables that set nothing, or something else");
+    story.file("empty.toml", "");
+    story.type_in("POSTHOUSE_OUTBOX__LEASE=5 posthouse --config empty.toml config check");
+    story.type_in(
+        "POSTHOUSE_OUTBOX__LEASE_MS=soon POSTHOUSE_LOG__LEVEL=loud posthouse --config empty.toml config check",
+    );
+    story.say("a sound one, with something strange");
+    let strange = "[[route]]\ntopic = \"usage.a\"\nto = \"https://usage.example/\"\n";
+    story.file("posthouse.toml", &format!("{SOUND}\n{strange}"));
+    story.type_in("BILLING_SECRET=s3cret BILLING_TOKEN=s3cret posthouse config check");
+    story.type_in("BILLING_SECRET=s3cret BILLING_TOKEN=s3cret posthouse config check --json");
+    story.ends_as("config-check");
+}
+
+#[test]
+fn config_show() {
+    let mut story = Story::before();
+    story.file("posthouse.toml", SOUND);
+    story.type_in("BILLING_SECRET=s3cret BILLING_TOKEN=s3cret posthouse config show");
+    story.type_in("BILLING_SECRET=s3cret BILLING_TOKEN=s3cret POSTHOUSE_OUTBOX__LEASE_MS=20000 posthouse --store sqlite://shop.db config show --sources");
+    story.type_in("posthouse config show");
+    story.ends_as("config-show");
+}
+
 #[test]
 fn messages_list() {
     let mut story = shop();
@@ -396,6 +482,9 @@ fn help() {
         "destinations list",
         "destinations pause",
         "destinations resume",
+        "config",
+        "config check",
+        "config show",
     ] {
         let space = if command.is_empty() { "" } else { " " };
         story.type_in(&format!("posthouse{space}{command} --help"));

@@ -67,6 +67,14 @@ impl Story {
         db.execute_batch(statements).unwrap();
     }
 
+    /// Writes a file where the operator is, which everybody may read.
+    pub fn file(&self, name: &str, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+
     fn url(&self) -> String {
         format!("sqlite://{}", self.folder.path().join("posthouse.db").display())
     }
@@ -152,6 +160,7 @@ impl Story {
             .env("USER", "anna")
             .env_remove("POSTHOUSE_ACTOR")
             .env_remove("POSTHOUSE_STORE__URL")
+            .env_remove("POSTHOUSE_CONFIG")
             .env_remove("NO_COLOR")
             .stdin(std::process::Stdio::null())
             .output()

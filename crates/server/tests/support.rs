@@ -57,6 +57,7 @@ pub fn posthouse() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_posthouse"));
     command
         .env_remove("POSTHOUSE_STORE__URL")
+        .env_remove("POSTHOUSE_CONFIG")
         .env_remove("NO_COLOR")
         .stdin(std::process::Stdio::null());
     command

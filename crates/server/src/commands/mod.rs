@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod audit;
+pub mod config;
 pub mod dead;
 pub mod demo;
 pub mod destinations;
