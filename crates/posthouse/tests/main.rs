@@ -5,3 +5,5 @@
 
 mod payments;
 mod relay;
+#[cfg(feature = "http")]
+mod webhooks;

@@ -32,6 +32,7 @@ fn destination(base: &str) -> Http {
         .secret(Secret::parse(SECRET).unwrap())
         .second_secret(Secret::parse(SECOND).unwrap())
         .header("authorization", "Bearer header-canary")
+        .resolver(|_| async { Err(std::io::Error::other("SERVFAIL")) })
         .timeout(SHORT)
         .build()
         .unwrap()
@@ -76,7 +77,7 @@ async fn failures_show_no_secret() {
                 .await
         );
     }
-    for base in ["http://127.0.0.1:1", "http://receiver.invalid"] {
+    for base in ["http://127.0.0.1:1", "http://receiver.example"] {
         let outcome = destination(base).send(&delivery()).await;
         assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
         shown += &format!("{outcome:?}");
