@@ -166,8 +166,8 @@ fn secrets_are_exchanged_without_a_gap_whoever_goes_first() {
         let check = |v: &Verifier| verify(v, [id, "1700000000", signature], body, time).is_ok();
         receivers.iter().map(check).collect::<Vec<_>>()
     };
-    assert_eq!(accepts(&signed(&[old.clone()])), [true, false, true, true]);
-    assert_eq!(accepts(&signed(&[new.clone()])), [false, true, true, true]);
+    assert_eq!(accepts(&signed(std::slice::from_ref(&old))), [true, false, true, true]);
+    assert_eq!(accepts(&signed(std::slice::from_ref(&new))), [false, true, true, true]);
     assert_eq!(accepts(&signed(&[old.clone(), new.clone()])), [true; 4]);
     assert_eq!(accepts(&signed(&[new, old])), [true; 4]);
 }
