@@ -66,9 +66,11 @@
 //! | a store by its URL | [`AnyStore`] |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
+//! | delivering | [`Relay`], [`relay`]; to a URL, with the feature `http`: `http` and `webhook` |
 //! | what may go wrong | [`Error`], [`Code`] |
 //!
-//! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers.
+//! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers;
+//! `http` for webhooks, `webhook` for verifying them alone.
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;
@@ -88,3 +90,9 @@ pub use posthouse_postgres as postgres;
 /// The SQLite store, and the outbox for an application's own transactions.
 #[cfg(feature = "sqlite")]
 pub use posthouse_sqlite as sqlite;
+/// Webhooks: a URL as a destination.
+#[cfg(feature = "http")]
+pub use posthouse_transports::http;
+/// Signatures of webhooks, for those who send and those who receive.
+#[cfg(feature = "webhook")]
+pub use posthouse_transports::webhook;

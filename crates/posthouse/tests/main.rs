@@ -7,3 +7,5 @@ mod limits;
 mod payments;
 mod relay;
 mod simulation;
+#[cfg(feature = "http")]
+mod webhooks;
