@@ -83,6 +83,38 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The destination acknowledged it, and returned nothing to keep.
+    pub const fn delivered() -> Self {
+        Self::Delivered { receipt: None }
+    }
+
+    /// It did not happen, and may be tried again after the usual wait.
+    pub fn retry(code: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::Retry {
+            after: None,
+            code: code.into(),
+            error: error.into(),
+        }
+    }
+
+    /// It did not happen and never will.
+    pub fn reject(code: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::Reject {
+            code: code.into(),
+            error: error.into(),
+        }
+    }
+
+    /// It may have happened.
+    pub fn unknown(code: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::Unknown {
+            code: code.into(),
+            error: error.into(),
+        }
+    }
+}
+
 /// One kind of destination. One call is one try: no hidden retries.
 #[async_trait]
 pub trait Transport: Send + Sync {

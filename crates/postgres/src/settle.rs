@@ -1,6 +1,6 @@
 //! Ending leases.
 
-use posthouse_core::{AttemptOutcome, DeadReason, Error, Next, Settlement, Verdict};
+use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Lease, Next, Settlement, Verdict};
 
 use tokio_postgres::{Row, types::Type};
 
@@ -213,6 +213,31 @@ pub(crate) fn read_verdicts(answers: Option<Vec<Option<String>>>, expected: usiz
             format!("{} answers for {expected} settlements", answers.len()).into(),
         ))
     }
+}
+
+/// The call that asks what became of these.
+pub(crate) fn fates_call(schema: &Schema, leases: &[Lease]) -> Call {
+    let args = vec![
+        Arg::Longs(Some(leases.iter().map(|l| Some(l.seq)).collect())),
+        Arg::Uuids(Some(leases.iter().map(|l| Some(l.token.0)).collect())),
+        Arg::Longs(Some(
+            leases.iter().map(|l| i64::try_from(l.standing.epoch).ok()).collect(),
+        )),
+    ];
+    Call::new(schema, "fates", args)
+}
+
+pub(crate) fn read_fates(answers: &[Option<String>], expected: usize) -> Result<Vec<Fate>, Error> {
+    if answers.len() != expected {
+        let problem = format!("{} answers for {expected} leases", answers.len());
+        return Err(Error::Internal(problem.into()));
+    }
+    let fate = |answer: &Option<String>| match answer.as_deref() {
+        None => Ok(Fate::Gone),
+        Some("held") => Ok(Fate::Held),
+        Some(word) => Ok(Fate::Ended(word.parse()?)),
+    };
+    answers.iter().map(fate).collect()
 }
 
 /// The numbers of the tables; `words.sql` has the words.

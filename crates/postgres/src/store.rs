@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay, Renewal,
-    Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Fate, Lease, Limits, Message, Pause, Relay,
+    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use crate::{
     enqueue::millis,
     error::{from_driver, from_pool},
     floors::FloorBook,
-    rows,
+    rows, settle,
     tls::{self, Connector},
     wake::Bell,
 };
@@ -271,6 +271,12 @@ impl Store for Postgres {
                 _ => Renewal::Lost,
             })
             .collect())
+    }
+
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        let call = settle::fates_call(&self.schema, leases);
+        let answers = answer(self.query(&call.sql, &call.typed()).await?)?.unwrap_or_default();
+        settle::read_fates(&answers, leases.len())
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {

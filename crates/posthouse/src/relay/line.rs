@@ -7,7 +7,8 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use super::{
     Engine,
     held::Grip,
-    route::{Place, Route, margin},
+    route::{Place, Route, Way, margin},
+    transactional::{self, Grant},
 };
 
 /// A message that was granted, and the slot that it takes until it is settled.
@@ -37,7 +38,7 @@ enum Unsent {
 }
 
 /// How a line goes on after one of its messages.
-enum Next {
+pub(super) enum Next {
     /// With the next one.
     Go,
     /// Not at all: the store has let go of the rest.
@@ -75,15 +76,31 @@ async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
 async fn one(engine: &Engine, work: &Work) -> Next {
     let lease = &work.grip.lease;
     let settlement = match turn(engine, work).await {
-        Ok(turn) => match send(engine, &turn.route, work).await {
-            Some(outcome) => Settlement::of(lease, outcome, &turn.route.retry, engine.roll()),
-            None => return lost(engine, work).await,
-        },
+        Ok(turn) => {
+            let grant = grant(engine, &turn.route, work);
+            let outcome = send(engine, &turn.route, work, grant.clone()).await;
+            match (grant.filter(|grant| grant.is_used()), outcome) {
+                (Some(grant), answer) => return transactional::read_back(engine, work, &grant, answer).await,
+                (None, Some(outcome)) => Settlement::of(lease, outcome, &turn.route.retry, engine.roll()),
+                (None, None) => return lost(engine, work).await,
+            }
+        }
         Err(Unsent::Released) => Settlement::released(lease, Duration::ZERO),
         Err(Unsent::Lapsed) => Settlement::lapsed(lease),
         Err(Unsent::Lost) => return lost(engine, work).await,
     };
     settle(engine, work, settlement).await
+}
+
+/// What a handler needs that settles by itself.
+fn grant(engine: &Engine, route: &Route, work: &Work) -> Option<Arc<Grant>> {
+    match route.way {
+        Way::Send(_) => None,
+        Way::Handle(_) => {
+            let (lease, lasts) = (&work.grip.lease, engine.settings.lease);
+            Some(Grant::new(lease, &route.retry, engine.roll(), lasts))
+        }
+    }
 }
 
 /// Everything that must hold before a send begins.
@@ -132,9 +149,10 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
 }
 
 /// One send, one outcome; none when the lease was lost meanwhile. It runs on a task of its own, so that a panic ends nothing else.
-async fn send(engine: &Engine, route: &Route, work: &Work) -> Option<Outcome> {
-    let (transport, delivery) = (route.transport.clone(), work.claimed.delivery.clone());
-    let mut sending = tokio::spawn(async move { transport.send(&delivery).await });
+async fn send(engine: &Engine, route: &Route, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
+    let (way, delivery) = (route.way.clone(), work.claimed.delivery.clone());
+    let held = grant.clone();
+    let mut sending = tokio::spawn(way.go(delivery, grant));
     let unknown = |code: &str, error: String| Outcome::Unknown {
         code: code.into(),
         error,
@@ -147,6 +165,10 @@ async fn send(engine: &Engine, route: &Route, work: &Work) -> Option<Outcome> {
         () = engine.stopped.cancelled() => Some(unknown("shutdown", "the relay stopped before there was an answer".into())),
     };
     sending.abort();
+    // It may be about to settle, or have left that to a thread: what it did is in the store.
+    if let Some(grant) = held {
+        grant.interrupt();
+    }
     outcome
 }
 
@@ -178,7 +200,7 @@ async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
 }
 
 /// What was found in the place of the lease goes into the audit.
-async fn lost(engine: &Engine, work: &Work) -> Next {
+pub(super) async fn lost(engine: &Engine, work: &Work) -> Next {
     let lease = &work.grip.lease;
     match engine.store.record_conflict(lease, &engine.settings.name).await {
         Ok(_) => tracing::warn!(id = %lease.id, "a lease was lost"),

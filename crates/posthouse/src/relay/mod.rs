@@ -24,9 +24,11 @@ mod local;
 mod round;
 mod route;
 mod settler;
+mod transactional;
 
 pub use local::{IntoOutcome, local, local_delivery};
 pub use route::Destination;
+pub use transactional::{Failure, Handling, Transactional, transactional};
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
 use std::{

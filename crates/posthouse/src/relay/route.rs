@@ -1,6 +1,6 @@
 //! Where messages go, and under which rules.
 
-use posthouse_core::{Error, Invalid, RetryPolicy, TopicPattern, Transport, presence};
+use posthouse_core::{Delivery, Error, Invalid, Outcome, RetryPolicy, TopicPattern, Transport, presence};
 use std::{
     collections::HashSet,
     sync::{
@@ -11,12 +11,14 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
+use super::transactional::{Grant, Handle, Transactional};
+
 /// A destination, with the rules for sending to it.
 ///
 /// Every [`Transport`] becomes one with the usual rules; [`Destination::new`] gives it a name, which is what operators pause and resume.
 pub struct Destination {
     name: Option<String>,
-    transport: Arc<dyn Transport>,
+    way: Way,
     timeout: Duration,
     concurrency: usize,
     retry: RetryPolicy,
@@ -24,10 +26,10 @@ pub struct Destination {
 
 impl Destination {
     /// A destination of this name: 10 seconds for each send, 16 sends at a time, 12 attempts.
-    pub fn new(name: impl Into<String>, transport: impl Transport + 'static) -> Self {
+    pub fn new(name: impl Into<String>, to: impl Into<Self>) -> Self {
         Self {
             name: Some(name.into()),
-            ..transport.into()
+            ..to.into()
         }
     }
 
@@ -52,12 +54,43 @@ impl Destination {
 
 impl<T: Transport + 'static> From<T> for Destination {
     fn from(transport: T) -> Self {
+        Self::by(Way::Send(Arc::new(transport)))
+    }
+}
+
+impl From<Transactional> for Destination {
+    fn from(handler: Transactional) -> Self {
+        Self::by(Way::Handle(handler.0))
+    }
+}
+
+impl Destination {
+    fn by(way: Way) -> Self {
         Self {
             name: None,
-            transport: Arc::new(transport),
+            way,
             timeout: Duration::from_secs(10),
             concurrency: 16,
             retry: RetryPolicy::default(),
+        }
+    }
+}
+
+/// How a message gets there.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// It is sent, and the relay settles what became of it.
+    Send(Arc<dyn Transport>),
+    /// It is handled by somebody who settles it.
+    Handle(Arc<dyn Handle>),
+}
+
+impl Way {
+    pub async fn go(self, delivery: Delivery, grant: Option<Arc<Grant>>) -> Outcome {
+        match (self, grant) {
+            (Self::Handle(handler), Some(grant)) => handler.handle(delivery, grant).await,
+            (Self::Send(transport), _) => transport.send(&delivery).await,
+            (Self::Handle(_), None) => Outcome::retry("internal", "a handler needs a grant"),
         }
     }
 }
@@ -67,7 +100,7 @@ pub(super) struct Route {
     pattern: TopicPattern,
     text: String,
     pub name: String,
-    pub transport: Arc<dyn Transport>,
+    pub way: Way,
     pub timeout: Duration,
     pub retry: RetryPolicy,
     pub room: Arc<Semaphore>,
@@ -107,7 +140,7 @@ impl Route {
             pattern: TopicPattern::parse(topic)?,
             text: topic.to_owned(),
             name,
-            transport: to.transport,
+            way: to.way,
             timeout: to.timeout,
             retry: to.retry,
             room: Arc::new(Semaphore::new(to.concurrency)),
