@@ -1,6 +1,6 @@
 //! Ending leases.
 
-use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Lease, Next, Settlement, Verdict};
+use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, Settlement, Verdict};
 
 use tokio_postgres::{Row, types::Type};
 
@@ -215,18 +215,7 @@ pub(crate) fn read_verdicts(answers: Option<Vec<Option<String>>>, expected: usiz
     }
 }
 
-/// The call that asks what became of these.
-pub(crate) fn fates_call(schema: &Schema, leases: &[Lease]) -> Call {
-    let args = vec![
-        Arg::Longs(Some(leases.iter().map(|l| Some(l.seq)).collect())),
-        Arg::Uuids(Some(leases.iter().map(|l| Some(l.token.0)).collect())),
-        Arg::Longs(Some(
-            leases.iter().map(|l| i64::try_from(l.standing.epoch).ok()).collect(),
-        )),
-    ];
-    Call::new(schema, "fates", args)
-}
-
+/// What was answered about these leases.
 pub(crate) fn read_fates(answers: &[Option<String>], expected: usize) -> Result<Vec<Fate>, Error> {
     if answers.len() != expected {
         let problem = format!("{} answers for {expected} leases", answers.len());

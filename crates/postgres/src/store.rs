@@ -274,8 +274,17 @@ impl Store for Postgres {
     }
 
     async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
-        let call = settle::fates_call(&self.schema, leases);
-        let answers = answer(self.query(&call.sql, &call.typed()).await?)?.unwrap_or_default();
+        let seqs: Vec<_> = leases.iter().map(|l| l.seq).collect();
+        let tokens: Vec<_> = leases.iter().map(|l| l.token.0).collect();
+        let epoch = |l: &Lease| i64::try_from(l.standing.epoch).unwrap_or(i64::MAX);
+        let epochs: Vec<_> = leases.iter().map(epoch).collect();
+        let sql = format!("SELECT {}.fates($1, $2, $3)", self.schema);
+        let args: Args<'_> = &[
+            (&seqs, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&epochs, Type::INT8_ARRAY),
+        ];
+        let answers = answer(self.query(&sql, args).await?)?.unwrap_or_default();
         settle::read_fates(&answers, leases.len())
     }
 

@@ -64,11 +64,17 @@
 //! | PostgreSQL | [`postgres`]: an [`Outbox`](postgres::Outbox) for your transactions, a [`Postgres`](postgres::Postgres) for a relay |
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |
+//! | delivering, inside your program | [`Relay`]: functions ([`relay::local`]), and handlers that settle in their own transaction ([`relay::transactional`]) |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
 //! | what may go wrong | [`Error`], [`Code`] |
 //!
 //! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers.
+
+/// The page on handlers: its examples are compiled.
+#[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+#[doc = include_str!("../../../docs/handlers.md")]
+struct HandlersPage;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;

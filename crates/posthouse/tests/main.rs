@@ -3,5 +3,7 @@
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod effects;
 mod payments;
 mod relay;
+mod transactional;
