@@ -366,6 +366,117 @@ async fn a_lost_connection_at_the_commit_is_resolved() {
     }
 }
 
+/// The handler is given up after a second, and its transaction goes on by itself: it ends while the lease holds, or long after. It is
+/// waited for, or left alone; its end decides, and nobody else gets the message before.
+async fn an_open_transaction_decides_by_its_end(shop: impl AsyncFn() -> Shop) {
+    for (ends_after, commits, failure) in [
+        (1500, true, None),
+        (1500, false, Some("timeout")),
+        (4000, true, None),
+        (4000, false, Some("lease_expired")),
+    ] {
+        let shop = shop().await;
+        let ends = (Duration::from_millis(ends_after), commits);
+        let handler = match shop.schema() {
+            Some(_) => goes_on_with_sqlx(&shop.url, ends).await,
+            None => goes_on_with_rusqlite(&shop.url, ends),
+        };
+        shop.put([usage("nothing")]).await;
+        let relays = ["one", "two"].map(|name| Running::start(shop.relay(name, 2 * SECOND, handler.clone())));
+        shop.until_done().await;
+        for relay in relays {
+            relay.stop().await;
+        }
+        shop.assert_one_effect_each().await;
+        let message = shop.messages().await.remove(0);
+        let codes = shop.codes(&message).await;
+        let expected: Vec<_> = failure
+            .into_iter()
+            .map(|code| Some(code.to_owned()))
+            .chain([None])
+            .collect();
+        assert_eq!(codes, expected, "{ends:?}");
+    }
+}
+
+/// In the first attempt, a task of its own ends the transaction when it is time.
+async fn goes_on_with_sqlx(url: &str, (after, commits): (Duration, bool)) -> Transactional {
+    let (pool, insert) = (pg_pool(url).await, format!("INSERT INTO {} VALUES ($1)", bill(url)));
+    let outbox = postgres::Outbox::in_schema(schema(url).unwrap());
+    transactional(outbox, move |delivery: Handling<postgres::Outbox>| {
+        let (pool, insert) = (pool.clone(), insert.clone());
+        let work = tokio::spawn(async move {
+            let mut tx = pool.begin().await?;
+            let query = sqlx::query(sqlx::AssertSqlSafe(insert)).bind(delivery.id.to_string());
+            query.execute(&mut *tx).await?;
+            delivery.settle_in(&mut tx, Outcome::delivered()).await?;
+            if delivery.attempt == 1 {
+                tokio::time::sleep(after).await;
+            }
+            if commits || delivery.attempt > 1 {
+                tx.commit().await?;
+            }
+            Ok::<_, Failure>(())
+        });
+        async move { work.await? }
+    })
+}
+
+fn goes_on_with_rusqlite(url: &str, (after, commits): (Duration, bool)) -> Transactional {
+    let path = path(url);
+    transactional(sqlite::Outbox::default(), move |delivery: Handling<sqlite::Outbox>| {
+        let path = path.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let mut db = connection(&path);
+            let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            tx.execute("INSERT INTO bill VALUES (?1)", [delivery.id.to_string()])?;
+            delivery.settle_in(&tx, Outcome::delivered())?;
+            if delivery.attempt == 1 {
+                std::thread::sleep(after);
+            }
+            if commits || delivery.attempt > 1 {
+                tx.commit()?;
+            }
+            Ok::<_, Failure>(())
+        });
+        async move { work.await? }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_transaction_on_postgresql() {
+    an_open_transaction_decides_by_its_end(Shop::on_postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_transaction_on_sqlite() {
+    an_open_transaction_decides_by_its_end(Shop::on_sqlite).await;
+}
+
+/// A handler keeps the one writer for longer than the store waits for it: the relay waits, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_impatient_store_outlives_a_handler_that_keeps_the_writer() {
+    let shop = Shop::on_sqlite().await;
+    let options = sqlite::Options {
+        busy_timeout: Duration::from_millis(20),
+        ..sqlite::Options::default()
+    };
+    let store = sqlite::Sqlite::open_with(shop.path(), options).unwrap();
+    let shop = Shop {
+        store: AnyStore::Sqlite(store.into()),
+        ..shop
+    };
+    shop.put((0..5).map(|_| usage("nothing"))).await;
+    let handler = goes_on_with_rusqlite(&shop.url, (SECOND / 2, true));
+    let relay = Running::start(shop.relay("one", 20 * SECOND, handler));
+    shop.until_done().await;
+    relay.stop().await;
+    shop.assert_one_effect_each().await;
+    for message in shop.messages().await {
+        assert_eq!(shop.codes(&message).await, [None]);
+    }
+}
+
 /// As a child of the next tests, it handles a message up to the commit, and waits there to be killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_that_stops_before_its_commit() {

@@ -94,7 +94,8 @@ where
     Transactional(Arc::new(Handler { outbox, handler }))
 }
 
-/// What [`transactional`] makes: a destination, which needs a relay.
+/// What [`transactional`] makes: a destination, which needs a relay. A clone is the same handler.
+#[derive(Clone)]
 pub struct Transactional(pub(super) Arc<dyn Handle>);
 
 /// A delivery in the hands of a handler that settles it itself. It is the [`Delivery`], and the right to end its lease.
