@@ -369,9 +369,14 @@ async fn a_key_keeps_its_order() {
         if n % 4 == 2 { Err(oops()) } else { Ok(()) }
     };
     let relay = Running::start(billing(&store, transactional(store.clone(), handler)));
-    while store.notes().len() < 12 {
-        tokio::time::sleep(SECOND).await;
-    }
+    let handled = async {
+        while store.notes().len() < 12 {
+            tokio::time::sleep(SECOND).await;
+        }
+    };
+    tokio::time::timeout(3600 * SECOND, handled)
+        .await
+        .expect("it does not happen");
     relay.stop().await;
     let expected: Vec<_> = (0..12).map(|n| n.to_string()).collect();
     assert_eq!(store.notes(), expected);
