@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Delivery, Invalid, LeaseToken, Limits, MessageId, OnDead, Standing, State};
+use crate::{AttemptOutcome, Delivery, Invalid, LeaseToken, Limits, MessageId, OnDead, Standing, State};
 
 /// What a worker asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +129,17 @@ pub enum Renewal {
     Locked,
     /// It is not, or no longer, held.
     Lost,
+}
+
+/// What became of a lease, as far as it is committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Nothing that ends it is committed, whether or not its deadline has passed. A transaction that ends it may be open.
+    Held,
+    /// It ended, with this evidence.
+    Ended(AttemptOutcome),
+    /// It ended without evidence: it was released, or the message is gone.
+    Gone,
 }
 
 /// What a worker found in the place of the lease it lost.

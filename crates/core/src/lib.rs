@@ -45,7 +45,7 @@ pub use error::{BoxError, Code, Error, Invalid};
 pub use explain::{Cause, Facts};
 pub use headers::Headers;
 pub use id::{LeaseToken, MessageId};
-pub use lease::{Claim, Claimed, Conflict, Lease, Renewal};
+pub use lease::{Claim, Claimed, Conflict, Fate, Lease, Renewal};
 pub use limits::Limits;
 pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
 pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use std::time::Duration;
 
-use crate::{Claim, Claimed, Conflict, Error, Lease, Pause, Relay, Renewal, Settlement, Verdict};
+use crate::{Claim, Claimed, Conflict, Error, Fate, Lease, Pause, Relay, Renewal, Settlement, Verdict};
 
 /// How a relay takes and finishes work. No default bodies: a wrapper must say what it does with each.
 #[async_trait]
@@ -23,6 +23,10 @@ pub trait Store: Send + Sync {
 
     /// Ends leases. One answer for each, in order; each is atomic, and one that fails spoils no other.
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error>;
+
+    /// What became of leases, as far as it is committed. One answer for each, in order. It changes nothing and waits for nobody: for
+    /// whoever does not know whether a settlement was committed, and must not make it win by asking.
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error>;
 
     /// Leases that ran out, by number, from above `after`. They end by a settlement like any other:
     /// [`Settlement::expired`].

@@ -91,6 +91,36 @@ impl Outcome {
     pub fn says_gone(&self) -> bool {
         matches!(self, Self::Reject { code, .. } | Self::Retry { code, .. } if code == Self::GONE)
     }
+
+    /// The destination acknowledged it, and returned nothing to keep.
+    pub const fn delivered() -> Self {
+        Self::Delivered { receipt: None }
+    }
+
+    /// It did not happen, and may be tried again after the usual wait.
+    pub fn retry(code: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::Retry {
+            after: None,
+            code: code.into(),
+            error: error.into(),
+        }
+    }
+
+    /// It did not happen and never will.
+    pub fn reject(code: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::Reject {
+            code: code.into(),
+            error: error.into(),
+        }
+    }
+
+    /// It may have happened.
+    pub fn unknown(code: impl Into<String>, error: impl Into<String>) -> Self {
+        Self::Unknown {
+            code: code.into(),
+            error: error.into(),
+        }
+    }
 }
 
 /// One kind of destination. One call is one try: no hidden retries.

@@ -114,6 +114,19 @@ BEGIN
         FROM unnest(p_seq, p_token, p_epoch, p_outcome) WITH ORDINALITY i(seq, token, epoch, outcome, o) ORDER BY i.o);
 END $$;
 
+-- What became of leases, as far as it is committed: held still, or the evidence of the end, or NULL for neither. It changes nothing and
+-- waits for nobody, so it can be asked while a transaction that settles is open, or when nobody knows whether its commit arrived.
+CREATE OR REPLACE FUNCTION posthouse.fates(p_seq bigint[], p_token uuid[], p_epoch bigint[]) RETURNS text[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT CASE
+            WHEN EXISTS (SELECT FROM leased l WHERE l.seq = i.seq AND l.token = i.token) THEN 'held'
+            ELSE (SELECT outcome_word(a.outcome) FROM attempt a WHERE a.seq = i.seq AND a.epoch = i.epoch AND a.token = i.token) END
+        FROM unnest(p_seq, p_token, p_epoch) WITH ORDINALITY i(seq, token, epoch, o) ORDER BY i.o);
+END $$;
+
 -- What goes back to its key takes the later ones of its run with it (release_rest). All of them are locked by number here, first:
 -- one of them may have a lower number (it was replayed), and somebody who settles them all has it locked already. Expiries are
 -- not waited for: `ran_out` locks theirs.

@@ -1,6 +1,6 @@
 //! Ending leases.
 
-use posthouse_core::{AttemptOutcome, DeadReason, Error, Next, Settlement, Verdict};
+use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, Settlement, Verdict};
 
 use tokio_postgres::{Row, types::Type};
 
@@ -213,6 +213,20 @@ pub(crate) fn read_verdicts(answers: Option<Vec<Option<String>>>, expected: usiz
             format!("{} answers for {expected} settlements", answers.len()).into(),
         ))
     }
+}
+
+/// What was answered about these leases.
+pub(crate) fn read_fates(answers: &[Option<String>], expected: usize) -> Result<Vec<Fate>, Error> {
+    if answers.len() != expected {
+        let problem = format!("{} answers for {expected} leases", answers.len());
+        return Err(Error::Internal(problem.into()));
+    }
+    let fate = |answer: &Option<String>| match answer.as_deref() {
+        None => Ok(Fate::Gone),
+        Some("held") => Ok(Fate::Held),
+        Some(word) => Ok(Fate::Ended(word.parse()?)),
+    };
+    answers.iter().map(fate).collect()
 }
 
 /// The numbers of the tables; `words.sql` has the words.

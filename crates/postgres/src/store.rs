@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Limits, Message, Pause, Relay,
-    Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Fate, Lease, Limits, Message, Pause,
+    Relay, Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{
     sync::{
@@ -24,7 +24,7 @@ use crate::{
     enqueue::millis,
     error::{from_driver, from_pool},
     floors::FloorBook,
-    rows,
+    rows, settle,
     tls::{self, Connector},
     wake::Bell,
 };
@@ -271,6 +271,21 @@ impl Store for Postgres {
                 _ => Renewal::Lost,
             })
             .collect())
+    }
+
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        let seqs: Vec<_> = leases.iter().map(|l| l.seq).collect();
+        let tokens: Vec<_> = leases.iter().map(|l| l.token.0).collect();
+        let epoch = |l: &Lease| i64::try_from(l.standing.epoch).unwrap_or(i64::MAX);
+        let epochs: Vec<_> = leases.iter().map(epoch).collect();
+        let sql = format!("SELECT {}.fates($1, $2, $3)", self.schema);
+        let args: Args<'_> = &[
+            (&seqs, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&epochs, Type::INT8_ARRAY),
+        ];
+        let answers = answer(self.query(&sql, args).await?)?.unwrap_or_default();
+        settle::read_fates(&answers, leases.len())
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {

@@ -20,6 +20,7 @@ const RELAY: &[&str] = &[
     "enqueue_many",
     "expired",
     "fall_asleep",
+    "fates",
     "grant_leases",
     "heartbeat",
     "leave",

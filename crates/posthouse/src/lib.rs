@@ -64,6 +64,7 @@
 //! | PostgreSQL | [`postgres`]: an [`Outbox`](postgres::Outbox) for your transactions, a [`Postgres`](postgres::Postgres) for a relay |
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |
+//! | delivering, inside your program | [`Relay`]: functions ([`relay::local`]), and handlers that settle in their own transaction ([`relay::transactional`]) |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
 //! | delivering | [`Relay`], [`relay`]; to a URL, with the feature `http`: `http` and `webhook` |
@@ -71,6 +72,11 @@
 //!
 //! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers;
 //! `http` for webhooks, `webhook` for verifying them alone.
+
+/// The page on handlers: its examples are compiled.
+#[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
+#[doc = include_str!("../../../docs/handlers.md")]
+struct HandlersPage;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;

@@ -3,9 +3,11 @@
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod effects;
 mod limits;
 mod payments;
 mod relay;
 mod simulation;
+mod transactional;
 #[cfg(feature = "http")]
 mod webhooks;

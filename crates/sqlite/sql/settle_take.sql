@@ -2,5 +2,5 @@
 DELETE FROM posthouse_leased
 WHERE seq = ?1 AND token = ?2 AND (deadline <= ?3) = ?4
 RETURNING
-    seq, lane, key, pos, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped, worker,
+    seq, lane, CAST(key AS BLOB), pos, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped, worker,
     granted_at;

@@ -14,7 +14,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::time::Duration;
 
 use crate::{
-    Sqlite, clock, counts,
+    Sqlite,
+    call::{Here, at_once},
+    clock, counts,
     error::plain,
     list,
     place::{self, Located, Waiting, draw, free_head, locate, run, to_dead, to_pending, to_resolved},
@@ -208,7 +210,7 @@ impl Verb {
         place::leave(tx, &found.located)?;
         put(tx, &found, step)?;
         if let Some(key) = &found.located.record.key {
-            free_head(tx, found.located.record.lane, key, found.now)?;
+            at_once(free_head(&mut Here(tx), found.located.record.lane, key, found.now))?;
         }
         self.hand.sign(tx, found.now, self.name, About::Message(self.id))
     }
@@ -251,7 +253,7 @@ impl Found {
         let first = self.deliver_by.filter(|at| *at > self.now);
         record.deliver_by = deliver_in.map(|within| clock::later(self.now, within)).or(first);
         if record.key.is_some() && !self.located.blocks {
-            record.pos = draw(tx, 1)?;
+            record.pos = at_once(draw(&mut Here(tx), 1))?;
         }
         place::reopened(tx, &record)?;
         let waiting = Waiting {
@@ -259,13 +261,13 @@ impl Found {
             changed_at: Some(self.now),
             released_by: None,
         };
-        to_pending(tx, &record, waiting, self.now)
+        at_once(to_pending(&mut Here(tx), &record, waiting, self.now))
     }
 
     fn bury(&self, tx: &Connection, step: Step, reason: Option<DeadReason>) -> Result<(), Error> {
         // What once let its key go does not hold it again: others may have passed it.
         let holds = self.located.record.standing.state == State::Pending || self.located.blocks;
-        to_dead(tx, &self.moved(step), reason, holds, self.now)
+        at_once(to_dead(&mut Here(tx), &self.moved(step), reason, holds, self.now))
     }
 }
 

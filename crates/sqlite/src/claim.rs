@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque, hash_map::Entry};
 use uuid::Uuid;
 
 use crate::{
+    call::{Here, at_once},
     clock,
     error::{internal, plain},
     floors::Floors,
@@ -79,9 +80,9 @@ fn promote(tx: &Connection, scope: &Scope) -> Result<(), Error> {
         return Ok(());
     }
     due.sort_by_key(|(record, waiting)| (waiting.due_at, record.seq));
-    let first = draw(tx, due.len())?;
+    let first = at_once(draw(&mut Here(tx), due.len()))?;
     for (pos, (record, waiting)) in (first..).zip(due) {
-        to_ready(tx, &Record { pos, ..record }, waiting)?;
+        at_once(to_ready(&mut Here(tx), &Record { pos, ..record }, waiting))?;
     }
     Ok(())
 }
@@ -204,12 +205,12 @@ fn lapse(tx: &Connection, lapsed: &[InLine], now: i64) -> Result<(), Error> {
         place::leave(tx, &located)?;
         let mut record = located.record;
         record.standing.releases = 0;
-        to_dead(tx, &record, Some(DeadReason::Lapsed), true, now)?;
+        at_once(to_dead(&mut Here(tx), &record, Some(DeadReason::Lapsed), true, now))?;
     }
     // Only now: the next of the same key may have lapsed too. A key that is granted below is claimed by its range.
     for message in lapsed {
         if let Some(key) = &message.key {
-            free_head(tx, message.lane, key, now)?;
+            at_once(free_head(&mut Here(tx), message.lane, key, now))?;
         }
     }
     Ok(())

@@ -30,10 +30,8 @@ use std::{borrow::Borrow, time::Duration};
 use crate::{
     Options, Run,
     call::{Call, Here, at_once},
-    error::internal,
+    end::{end_one, lock, renew_one},
     insert::{insert_all, insert_one},
-    place::run,
-    settle,
 };
 
 /// The verbs that need the caller's transaction. They take a [`Transaction`], so that nothing is committed by accident.
@@ -55,7 +53,7 @@ impl Outbox {
     /// Enqueues one message: it exists if and only if the transaction commits. Takes it, or a reference to it.
     pub fn enqueue(&self, tx: &Transaction<'_>, message: impl Borrow<Message>) -> Result<Enqueued, Error> {
         in_transaction(tx)?;
-        enqueue_one(tx, &self.options, message.borrow())
+        at_once(insert_one(&mut Here(tx), &self.options, message.borrow()))
     }
 
     /// Enqueues many, all or none. The answers come in their order.
@@ -72,17 +70,13 @@ impl Outbox {
     /// [`settle_in`](Self::settle_in) judges the deadline of the claim. Rolled back, the lease is as it was.
     pub fn hold(&self, tx: &Transaction<'_>, lease: &Lease, at_most: Duration) -> Result<Renewal, Error> {
         in_transaction(tx)?;
-        check_lease(at_most)?;
-        settle::lock(tx, lease)?;
-        settle::renew_one(tx, lease, at_most)
+        at_once(hold(&mut Here(tx), lease, at_most))
     }
 
     /// Settles a lease in this transaction, with the handler's own changes or not at all.
     pub fn settle_in(&self, tx: &Transaction<'_>, settlement: &Settlement) -> Result<Verdict, Error> {
         in_transaction(tx)?;
-        settle::lock(tx, &settlement.lease)?;
-        let mut verdicts = settle::settle(tx, &self.options, std::slice::from_ref(settlement))?;
-        verdicts.pop().ok_or_else(|| internal("a settlement was not answered"))
+        at_once(settle(&mut Here(tx), &self.options, settlement))
     }
 }
 
@@ -127,6 +121,30 @@ impl AsyncOutbox {
         still_open(tx).await?;
         insert_all(tx, &self.options, messages.borrow()).await
     }
+
+    /// Begins a handler's own transaction: see [`Outbox::hold`].
+    pub async fn hold<T: Run>(&self, tx: &mut T, lease: &Lease, at_most: Duration) -> Result<Renewal, Error> {
+        still_open(tx).await?;
+        hold(tx, lease, at_most).await
+    }
+
+    /// Settles a lease in this transaction, with the handler's own changes or not at all. If the future is dropped before it ends, as
+    /// a timeout does, roll the transaction back.
+    pub async fn settle_in<T: Run>(&self, tx: &mut T, settlement: &Settlement) -> Result<Verdict, Error> {
+        still_open(tx).await?;
+        settle(tx, &self.options, settlement).await
+    }
+}
+
+async fn hold<R: Run>(on: &mut R, lease: &Lease, at_most: Duration) -> Result<Renewal, Error> {
+    check_lease(at_most)?;
+    lock(on, lease).await?;
+    renew_one(on, lease, at_most).await
+}
+
+async fn settle<R: Run>(on: &mut R, options: &Options, settlement: &Settlement) -> Result<Verdict, Error> {
+    lock(on, &settlement.lease).await?;
+    end_one(on, options, settlement).await
 }
 
 /// As [`in_transaction`], for a driver that cannot tell: it believes in its transaction also when SQLite has ended it. A second
@@ -159,19 +177,4 @@ fn in_transaction(tx: &Connection) -> Result<(), Error> {
 /// All of them, or none and an error.
 pub(crate) fn enqueue_all(tx: &Connection, options: &Options, messages: &[Message]) -> Result<Vec<Enqueued>, Error> {
     at_once(insert_all(&mut Here(tx), options, messages))
-}
-
-pub(crate) fn enqueue_one(tx: &Connection, options: &Options, message: &Message) -> Result<Enqueued, Error> {
-    at_once(insert_one(&mut Here(tx), options, message))
-}
-
-/// Undoes what `work` wrote when it fails, and leaves the transaction around it as it was.
-pub(crate) fn atomically<T>(tx: &Connection, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    run(tx, "SAVEPOINT posthouse", [])?;
-    let answer = work();
-    if answer.is_err() {
-        run(tx, "ROLLBACK TO posthouse", [])?;
-    }
-    run(tx, "RELEASE posthouse", [])?;
-    answer
 }

@@ -144,11 +144,11 @@ async fn existing<R: Run>(on: &mut R, message: &Message, new: MessageId) -> Resu
     }
 }
 
-async fn run<R: Run>(on: &mut R, sql: &'static str, values: Vec<Value<'_>>) -> Result<(), Error> {
+pub(crate) async fn run<R: Run>(on: &mut R, sql: &'static str, values: Vec<Value<'_>>) -> Result<(), Error> {
     on.run(&Call { sql, values }).await.map(|_| ())
 }
 
-async fn integer<R: Run>(on: &mut R, sql: &'static str) -> Result<i64, Error> {
+pub(crate) async fn integer<R: Run>(on: &mut R, sql: &'static str) -> Result<i64, Error> {
     match on.run(&Call { sql, values: vec![] }).await?.as_deref() {
         Some([Value::Integer(integer)]) => Ok(*integer),
         other => Err(internal(format!("not a number: {other:?}"))),

@@ -36,6 +36,7 @@ mod claim;
 mod clock;
 mod connect;
 mod counts;
+mod end;
 pub mod enqueue;
 mod error;
 mod floors;

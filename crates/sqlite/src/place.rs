@@ -4,12 +4,14 @@ use posthouse_core::{DeadReason, Error, LeaseToken, State};
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use crate::{
-    error::plain,
+    call::{Call, Here, Run, Value, at_once},
+    error::{internal, plain},
+    insert::run as perform,
     rows::{Key, Record, epoch},
 };
 
 const DRAW: &str = include_str!("../sql/draw.sql");
-const LOCATE: &str = include_str!("../sql/locate.sql");
+pub(crate) const LOCATE: &str = include_str!("../sql/locate.sql");
 const ENTER_READY: &str = include_str!("../sql/enter_ready.sql");
 const ENTER_SCHED: &str = include_str!("../sql/enter_sched.sql");
 const ENTER_KEYED: &str = include_str!("../sql/enter_keyed.sql");
@@ -38,8 +40,6 @@ pub(crate) enum Table {
 pub(crate) struct Located {
     pub table: Table,
     pub record: Record,
-    /// The token of its last release, while it is pending and nothing else has happened since.
-    pub released_by: Option<LeaseToken>,
     /// Whether it is dead or quarantined and holds its key.
     pub blocks: bool,
 }
@@ -67,15 +67,10 @@ pub(crate) fn locate(tx: &Connection, seq: i64) -> Result<Option<Located>, Error
         Ok(Located {
             table,
             record: Record::read(row, 1, state)?,
-            released_by: row.get::<_, Option<[u8; 16]>>(13)?.map(token_of),
             blocks: row.get(14)?,
         })
     });
     found.optional().map_err(plain)
-}
-
-fn token_of(bytes: [u8; 16]) -> LeaseToken {
-    LeaseToken(uuid::Uuid::from_bytes(bytes))
 }
 
 /// Takes a record out of its table; the caller puts it into another one in the same transaction. A leased record leaves
@@ -93,13 +88,13 @@ pub(crate) fn leave(tx: &Connection, located: &Located) -> Result<(), Error> {
 }
 
 /// Draws `count` fresh places and answers the first of them.
-pub(crate) fn draw(tx: &Connection, count: usize) -> Result<i64, Error> {
+pub(crate) async fn draw<R: Run>(on: &mut R, count: usize) -> Result<i64, Error> {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
-    let last: i64 = tx
-        .prepare_cached(DRAW)
-        .and_then(|mut draw| draw.query_row([count], |row| row.get(0)))
-        .map_err(plain)?;
-    Ok(last - count + 1)
+    let values = vec![count.into()];
+    match on.run(&Call { sql: DRAW, values }).await?.as_deref() {
+        Some([Value::Integer(last)]) => Ok(last - count + 1),
+        other => Err(internal(format!("no place was drawn: {other:?}"))),
+    }
 }
 
 /// Since when a pending record is what it is, and from when it is due.
@@ -112,51 +107,53 @@ pub(crate) struct Waiting {
 
 /// Makes it pending. Without an order key it goes to the end of its lane; with one it takes the place it carries, and
 /// the caller must look after the key ([`free_head`]).
-pub(crate) fn to_pending(tx: &Connection, record: &Record, waiting: Waiting, now: i64) -> Result<(), Error> {
+pub(crate) async fn to_pending<R: Run>(on: &mut R, record: &Record, waiting: Waiting, now: i64) -> Result<(), Error> {
     if record.key.is_some() {
-        return enter(tx, ENTER_KEYED, record, waiting);
+        return enter(on, ENTER_KEYED, record, waiting).await;
     }
     if waiting.due_at > now {
-        return enter(tx, ENTER_SCHED, record, waiting);
+        return enter(on, ENTER_SCHED, record, waiting).await;
     }
-    let pos = draw(tx, 1)?;
-    to_ready(tx, &Record { pos, ..record.clone() }, waiting)
+    let pos = draw(on, 1).await?;
+    to_ready(on, &Record { pos, ..record.clone() }, waiting).await
 }
 
 /// Puts it into its lane's line, at the place it carries.
-pub(crate) fn to_ready(tx: &Connection, record: &Record, waiting: Waiting) -> Result<(), Error> {
-    enter(tx, ENTER_READY, record, waiting)
+pub(crate) async fn to_ready<R: Run>(on: &mut R, record: &Record, waiting: Waiting) -> Result<(), Error> {
+    enter(on, ENTER_READY, record, waiting).await
 }
 
-fn enter(tx: &Connection, sql: &str, record: &Record, waiting: Waiting) -> Result<(), Error> {
+async fn enter<R: Run>(on: &mut R, sql: &'static str, record: &Record, waiting: Waiting) -> Result<(), Error> {
     let standing = &record.standing;
-    let released_by = waiting.released_by.map(|token| token.0.into_bytes());
-    let values = params![
-        record.lane,
-        record.pos,
-        record.seq,
-        record.bytes,
-        standing.attempts,
-        standing.max_attempts,
-        epoch(standing),
-        standing.generation,
-        standing.releases,
-        record.deliver_by,
-        record.deduped,
-        waiting.due_at,
-        waiting.changed_at,
-        released_by,
-        record.key,
+    let mut values = vec![
+        record.lane.into(),
+        record.pos.into(),
+        record.seq.into(),
+        record.bytes.into(),
+        i64::from(standing.attempts).into(),
+        i64::from(standing.max_attempts).into(),
+        epoch(standing).into(),
+        i64::from(standing.generation).into(),
+        i64::from(standing.releases).into(),
+        record.deliver_by.into(),
+        i64::from(record.deduped).into(),
+        waiting.due_at.into(),
+        waiting.changed_at.into(),
+        waiting
+            .released_by
+            .as_ref()
+            .map(|token| token.0.as_bytes().as_slice())
+            .into(),
     ];
-    // The key comes last, and only keyed messages have a column for it.
-    let given = if record.key.is_some() { values } else { &values[..14] };
-    run(tx, sql, given).map(|_| ())
+    // Only keyed messages have a column for the key.
+    values.extend(record.key.as_ref().map(Key::value));
+    perform(on, sql, values).await
 }
 
 /// Makes it dead, for this reason, or quarantined when there is none. It blocks its key if the message says so; one that
 /// was cancelled never does, nor one that does not hold its place in it (any more).
-pub(crate) fn to_dead(
-    tx: &Connection,
+pub(crate) async fn to_dead<R: Run>(
+    on: &mut R,
     record: &Record,
     reason: Option<DeadReason>,
     holds: bool,
@@ -167,27 +164,27 @@ pub(crate) fn to_dead(
     } else {
         State::Quarantined
     };
-    let blocks =
-        holds && record.key.is_some() && reason != Some(DeadReason::Cancelled) && on_dead_blocks(tx, record.seq)?;
+    let may_block = holds && record.key.is_some() && reason != Some(DeadReason::Cancelled);
+    let blocks = may_block && on_dead_blocks(on, record.seq).await?;
     let standing = &record.standing;
-    let values = params![
-        record.seq,
-        state.as_str(),
-        reason.map(DeadReason::as_str),
-        now,
-        record.lane,
-        record.key,
-        record.pos,
-        blocks,
-        record.bytes,
-        standing.attempts,
-        standing.max_attempts,
-        epoch(standing),
-        standing.generation,
-        record.deduped,
+    let values = vec![
+        record.seq.into(),
+        state.as_str().into(),
+        reason.map(DeadReason::as_str).into(),
+        now.into(),
+        record.lane.into(),
+        record.key.as_ref().map(Key::value).unwrap_or(Value::Null),
+        record.pos.into(),
+        i64::from(blocks).into(),
+        record.bytes.into(),
+        i64::from(standing.attempts).into(),
+        i64::from(standing.max_attempts).into(),
+        epoch(standing).into(),
+        i64::from(standing.generation).into(),
+        i64::from(record.deduped).into(),
     ];
-    run(tx, ENTER_DEAD, values)?;
-    ended(tx, record, now)
+    perform(on, ENTER_DEAD, values).await?;
+    ended(on, record, now).await
 }
 
 /// Makes it done by an operator's word.
@@ -202,13 +199,13 @@ pub(crate) fn to_resolved(tx: &Connection, record: &Record, now: i64) -> Result<
         standing.generation
     ];
     run(tx, ENTER_RESOLVED, values)?;
-    ended(tx, record, now)
+    at_once(ended(&mut Here(tx), record, now))
 }
 
 /// The lifetime of its dedupe key, if it has one, begins.
-pub(crate) fn ended(tx: &Connection, record: &Record, now: i64) -> Result<(), Error> {
+pub(crate) async fn ended<R: Run>(on: &mut R, record: &Record, now: i64) -> Result<(), Error> {
     if record.deduped {
-        run(tx, DEDUPE_END, params![record.seq, now])?;
+        perform(on, DEDUPE_END, vec![record.seq.into(), now.into()]).await?;
     }
     Ok(())
 }
@@ -221,13 +218,15 @@ pub(crate) fn reopened(tx: &Connection, record: &Record) -> Result<(), Error> {
     Ok(())
 }
 
-fn on_dead_blocks(tx: &Connection, seq: i64) -> Result<bool, Error> {
-    tx.prepare_cached(ON_DEAD)
-        .and_then(|mut statement| statement.query_row([seq], |row| row.get(0)))
-        .map_err(plain)
+async fn on_dead_blocks<R: Run>(on: &mut R, seq: i64) -> Result<bool, Error> {
+    let values = vec![seq.into()];
+    match on.run(&Call { sql: ON_DEAD, values }).await?.as_deref() {
+        Some([Value::Integer(blocks)]) => Ok(*blocks != 0),
+        other => Err(internal(format!("no message of number {seq}: {other:?}"))),
+    }
 }
 
 /// Something of this key has changed: its first message becomes claimable if nothing holds it.
-pub(crate) fn free_head(tx: &Connection, lane: i64, key: &Key, now: i64) -> Result<(), Error> {
-    run(tx, FREE_HEAD, params![lane, key, now]).map(|_| ())
+pub(crate) async fn free_head<R: Run>(on: &mut R, lane: i64, key: &Key, now: i64) -> Result<(), Error> {
+    perform(on, FREE_HEAD, vec![lane.into(), key.value(), now.into()]).await
 }

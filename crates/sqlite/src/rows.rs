@@ -12,6 +12,8 @@ use rusqlite::{
 use std::str::FromStr;
 use uuid::Uuid;
 
+use crate::call::Value;
+
 type Read<T> = rusqlite::Result<T>;
 
 /// An order key, byte for byte: it must match itself whatever was written.
@@ -21,6 +23,13 @@ pub(crate) struct Key(Vec<u8>);
 impl FromSql for Key {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         value.as_bytes().map(|bytes| Self(bytes.to_vec()))
+    }
+}
+
+impl Key {
+    /// As bytes, because drivers read and bind text as UTF-8; the statements make a text of it again.
+    pub fn value(&self) -> Value<'_> {
+        self.0.as_slice().into()
     }
 }
 
@@ -67,6 +76,35 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// The same columns, with the key as a blob, from whatever driver.
+    pub fn of(values: &[Value<'_>], state: State) -> Option<Self> {
+        let long = |at: usize| match values.get(at) {
+            Some(Value::Integer(n)) => Some(*n),
+            _ => None,
+        };
+        let count = |at| long(at).and_then(|n| u32::try_from(n).ok());
+        Some(Self {
+            seq: long(0)?,
+            lane: long(1)?,
+            key: match values.get(2)? {
+                Value::Blob(key) => Some(Key(key.to_vec())),
+                _ => None,
+            },
+            pos: long(3)?,
+            bytes: long(4)?,
+            standing: Standing {
+                state,
+                attempts: count(5)?,
+                max_attempts: count(6)?,
+                epoch: long(7)?.unsigned_abs(),
+                generation: count(8)?,
+                releases: count(9)?,
+            },
+            deliver_by: long(10),
+            deduped: long(11)? != 0,
+        })
+    }
+
     /// `seq, lane, key, pos, bytes, <standing>, deliver_by, deduped` from column `at`.
     pub fn read(row: &Row<'_>, at: usize, state: State) -> Read<Self> {
         Ok(Self {

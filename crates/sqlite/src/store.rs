@@ -5,8 +5,8 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Lease, Message, Pause, Relay, Renewal,
-    Settlement, Store, Upgrade, Verdict, Wake, lease::check_lease, text::excerpt,
+    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Fate, Lease, Message, Pause, Relay,
+    Renewal, Settlement, Store, Upgrade, Verdict, Wake, lease::check_lease, text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::{
@@ -18,7 +18,8 @@ use std::{
 use crate::{
     Options, Outbox,
     admin::{About, Hand},
-    claim, clock, connect, enqueue,
+    call::{Here, at_once},
+    claim, clock, connect, end, enqueue,
     error::{internal, of_file, plain},
     floors::Floors,
     migrate, presence, rows, settle,
@@ -26,6 +27,7 @@ use crate::{
 };
 
 const EXPIRED: &str = include_str!("../sql/expired.sql");
+const FATE: &str = include_str!("../sql/fate.sql");
 const CONFLICT: &str = include_str!("../sql/conflict.sql");
 
 /// Nobody waits for a relay here; but another migration may take its time.
@@ -201,13 +203,24 @@ impl Store for Sqlite {
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
         check_lease(lease)?;
         let leases = leases.to_vec();
-        self.write(move |tx| leases.iter().map(|held| settle::renew_one(tx, held, lease)).collect())
-            .await
+        self.write(move |tx| {
+            leases
+                .iter()
+                .map(|held| at_once(end::renew_one(&mut Here(tx), held, lease)))
+                .collect()
+        })
+        .await
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
         let (batch, options) = (batch.to_vec(), self.inner.options.clone());
         self.write(move |tx| settle::settle(tx, &options, &batch)).await
+    }
+
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        let leases = leases.to_vec();
+        self.read(move |db| leases.iter().map(|lease| fate(db, lease)).collect())
+            .await
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
@@ -246,6 +259,19 @@ impl Store for Sqlite {
     async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
         self.inner.watch.wait(at_most).await
     }
+}
+
+fn fate(db: &Connection, lease: &Lease) -> rusqlite::Result<Fate> {
+    let values = params![lease.seq, rows::epoch(&lease.standing), lease.token.0.as_bytes()];
+    db.prepare_cached(FATE)?.query_row(values, |row| {
+        let held: bool = row.get(0)?;
+        let ended = row.get::<_, Option<rows::Word<_>>>(1)?;
+        Ok(match ended {
+            _ if held => Fate::Held,
+            Some(outcome) => Fate::Ended(outcome.0),
+            None => Fate::Gone,
+        })
+    })
 }
 
 fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Conflict, Error> {

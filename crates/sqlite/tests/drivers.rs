@@ -1,28 +1,54 @@
 //! The application's own drivers when they are asynchronous, on a real file: each commits and rolls back the message with its own
 //! change, and writes what the store's own driver writes.
 
-use posthouse_core::{Enqueued, Error, Message};
+use posthouse_core::{
+    Admin, Claim, Claimed, Enqueued, Error, Filter, Lease, LeaseToken, Message, OnDead, Outcome, Renewal, RetryPolicy,
+    Settlement, Store,
+};
 use posthouse_sqlite::{AsyncOutbox, Outbox, Run};
 use posthouse_testkit::{
     Fixture,
     samples::{NASTY, one_of_everything},
 };
 use rusqlite::TransactionBehavior;
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use crate::fixture::SqliteFixture;
 
 const CHANGE: &str = "INSERT INTO test_note VALUES (?1)";
 
+/// What an application does in one transaction, with a change of its own before it.
+#[derive(Clone)]
+enum Verb {
+    Enqueue(Vec<Message>),
+    Settle(Box<Settlement>),
+    /// Holds the lease for so long, then settles.
+    HoldAndSettle(Box<Settlement>, Duration),
+}
+
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Enqueued(Vec<Enqueued>),
+    /// Whether it was settled; if not, its lease is lost, or a follow-up was refused.
+    Settled(bool),
+}
+
 /// An application with its driver.
 trait Application {
-    /// Begins, writes `note`, enqueues; then commits if it is to, and rolls back if not or if that failed.
-    fn transact(
-        &mut self,
-        note: &str,
-        messages: Vec<Message>,
-        commit: bool,
-    ) -> impl Future<Output = Result<Vec<Enqueued>, Error>>;
+    /// Begins, writes `note`, runs the verb; then commits if it is to, and rolls back if not or if that failed.
+    fn run(&mut self, note: &str, verb: Verb, commit: bool) -> impl Future<Output = Result<Answer, Error>>;
+
+    async fn transact(&mut self, note: &str, messages: Vec<Message>, commit: bool) -> Result<Vec<Enqueued>, Error> {
+        match self.run(note, Verb::Enqueue(messages), commit).await? {
+            Answer::Enqueued(answers) => Ok(answers),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn settle(&mut self, note: &str, settlement: &Settlement, commit: bool) -> bool {
+        let verb = Verb::Settle(Box::new(settlement.clone()));
+        self.run(note, verb, commit).await.unwrap() == Answer::Settled(true)
+    }
 }
 
 /// What every driver must do. Answers what it has written.
@@ -62,18 +88,104 @@ async fn story(fx: &SqliteFixture, mut app: impl Application) -> String {
     fx.dump().await
 }
 
+/// The same for settlements: each of them rolled back, then committed. Answers what they have written, but for tokens and fresh ids.
+async fn settlements(fx: &SqliteFixture, mut app: impl Application) -> String {
+    let (store, lease) = (fx.open(), Duration::from_secs(60));
+    let plain = |n: i64| Message::json("t", &n).unwrap();
+    let run = |n: i64| plain(n).order_key("k").on_dead(OnDead::Block);
+    let mut messages: Vec<_> = (0..6).map(plain).collect();
+    messages.extend((6..9).map(run));
+    messages.push(plain(9).dedupe_key("d"));
+    store.enqueue_now(messages).await.unwrap();
+    let claimed = store.claim(&Claim::new("worker", 100, lease)).await.unwrap();
+    let held = |n: usize| {
+        let of = |c: &&Claimed| c.delivery.payload == n.to_string().into_bytes();
+        claimed.iter().find(of).unwrap().lease.clone()
+    };
+    let failed = |lease: &Lease, outcome| Settlement::of(lease, outcome, &RetryPolicy::default(), 0.5);
+    let refused = Message::bytes("", "text/plain", "");
+    let ends = [
+        Settlement::delivered(&held(0), Some("receipt")),
+        Settlement::delivered(&held(1), None).follow_ups(vec![plain(100), plain(101).order_key("f")]),
+        failed(&held(2), Outcome::retry("busy", "not now")),
+        failed(&held(3), Outcome::reject("closed", "never")),
+        Settlement::released(&held(4), Duration::ZERO),
+        // The head of a run goes back, and the rest of it with it.
+        failed(&held(6), Outcome::retry("busy", "not now")),
+        Settlement::delivered(&held(9), None),
+    ];
+    for end in &ends {
+        let before = fx.dump().await;
+        assert!(app.settle("rolled back", end, false).await, "{end:?}");
+        assert_eq!(fx.dump().await, before);
+        assert!(app.settle("settled", end, true).await, "{end:?}");
+        let after = fx.dump().await;
+        assert_ne!(after, before);
+        assert!(app.settle("repeated", end, true).await, "{end:?}");
+        assert_eq!(fx.dump().await, after);
+    }
+    let before = fx.dump().await;
+    let stale = Lease {
+        token: LeaseToken(uuid::Uuid::new_v4()),
+        ..held(5)
+    };
+    assert!(!app.settle("stale", &Settlement::delivered(&stale, None), false).await);
+    let poisoned = Settlement::delivered(&held(5), None).follow_ups(vec![plain(102), refused]);
+    assert!(!app.settle("poisoned", &poisoned, true).await);
+    assert_eq!(fx.dump().await, before);
+    assert!(
+        !app.settle("of the run", &Settlement::delivered(&held(7), None), false)
+            .await
+    );
+    let last = Box::new(Settlement::delivered(&held(5), None));
+    let answer = app.run("held", Verb::HoldAndSettle(last, 2 * lease), true).await;
+    assert_eq!(answer.unwrap(), Answer::Settled(true));
+    fx.advance(2 * lease).await;
+    let late = Settlement::delivered(&held(8), None);
+    assert!(!app.settle("late", &late, false).await);
+
+    let filter = Filter {
+        limit: 1000,
+        oldest_first: true,
+        ..Filter::default()
+    };
+    let mut written = Vec::new();
+    for view in store.list(&filter).await.unwrap().messages {
+        written.push(format!(
+            "{:?} {:?} {:?} {:?}",
+            view.state, view.reason, view.attempts, view.due_at
+        ));
+        for a in store.attempts(view.id).await.unwrap() {
+            written.push(format!(
+                "{:?} {:?} {:?} {:?} {:?}",
+                a.outcome, a.code, a.error, a.receipt, a.worker
+            ));
+        }
+    }
+    assert!(written.len() > 15, "{written:?}");
+    written.join("\n")
+}
+
 struct Rusqlite<'a>(&'a SqliteFixture);
 
 impl Application for Rusqlite<'_> {
-    async fn transact(&mut self, note: &str, messages: Vec<Message>, commit: bool) -> Result<Vec<Enqueued>, Error> {
+    async fn run(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
         let mut db = self.0.connect();
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
         tx.execute(CHANGE, [note]).unwrap();
-        let answers = Outbox::default().enqueue_all(&tx, &messages)?;
+        let outbox = Outbox::default();
+        let answer = match verb {
+            Verb::Enqueue(messages) => Answer::Enqueued(outbox.enqueue_all(&tx, &messages)?),
+            Verb::Settle(settlement) => Answer::Settled(outbox.settle_in(&tx, &settlement)?.is_settled()),
+            Verb::HoldAndSettle(settlement, at_most) => {
+                assert_eq!(outbox.hold(&tx, &settlement.lease, at_most)?, Renewal::Renewed);
+                Answer::Settled(outbox.settle_in(&tx, &settlement)?.is_settled())
+            }
+        };
         if commit {
             tx.commit().unwrap();
         }
-        Ok(answers)
+        Ok(answer)
     }
 }
 
@@ -82,11 +194,32 @@ async fn rusqlite_story() -> String {
     story(&fx, Rusqlite(&fx)).await
 }
 
+async fn rusqlite_settlements() -> String {
+    let fx = SqliteFixture::new();
+    settlements(&fx, Rusqlite(&fx)).await
+}
+
 /// In a task that may move between threads, as those of an application do.
 #[cfg(feature = "sqlx")]
-async fn enqueue<T: Run>(mut tx: T, messages: Vec<Message>) -> (T, Result<Vec<Enqueued>, Error>) {
-    let answers = AsyncOutbox::default().enqueue_all(&mut tx, messages).await;
-    (tx, answers)
+async fn run<T: Run>(mut tx: T, verb: Verb) -> (T, Result<Answer, Error>) {
+    let answer = verb.run(&mut tx).await;
+    (tx, answer)
+}
+
+#[cfg(feature = "sqlx")]
+impl Verb {
+    async fn run<T: Run>(self, tx: &mut T) -> Result<Answer, Error> {
+        let outbox = AsyncOutbox::default();
+        Ok(match self {
+            Self::Enqueue(messages) => Answer::Enqueued(outbox.enqueue_all(tx, messages).await?),
+            Self::Settle(settlement) => Answer::Settled(outbox.settle_in(tx, &settlement).await?.is_settled()),
+            Self::HoldAndSettle(settlement, at_most) => {
+                let renewed = outbox.hold(tx, &settlement.lease, at_most).await?;
+                assert_eq!(renewed, Renewal::Renewed);
+                Answer::Settled(outbox.settle_in(tx, &settlement).await?.is_settled())
+            }
+        })
+    }
 }
 
 #[cfg(feature = "sqlx")]
@@ -97,10 +230,10 @@ async fn pool(fx: &SqliteFixture) -> sqlx::SqlitePool {
 
 #[cfg(feature = "sqlx")]
 impl Application for sqlx::SqlitePool {
-    async fn transact(&mut self, note: &str, messages: Vec<Message>, commit: bool) -> Result<Vec<Enqueued>, Error> {
+    async fn run(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
         let mut tx = self.begin_with("BEGIN IMMEDIATE").await.unwrap();
         sqlx::query(CHANGE).bind(note).execute(&mut *tx).await.unwrap();
-        let (tx, answers) = tokio::spawn(enqueue(tx, messages)).await.unwrap();
+        let (tx, answers) = tokio::spawn(run(tx, verb)).await.unwrap();
         if commit && answers.is_ok() {
             tx.commit().await.unwrap();
         } else {
@@ -119,14 +252,23 @@ async fn sqlx_enqueues_in_its_transaction() {
     pool.close().await;
 }
 
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlx_settles_in_its_transaction() {
+    let fx = SqliteFixture::new();
+    let pool = pool(&fx).await;
+    assert_eq!(settlements(&fx, pool.clone()).await, rusqlite_settlements().await);
+    pool.close().await;
+}
+
 #[cfg(feature = "sea-orm")]
 impl Application for sea_orm::DatabaseConnection {
-    async fn transact(&mut self, note: &str, messages: Vec<Message>, commit: bool) -> Result<Vec<Enqueued>, Error> {
+    async fn run(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {
         use sea_orm::{ConnectionTrait, DbBackend, Statement, TransactionTrait};
         let tx = self.begin().await.unwrap();
         let change = Statement::from_sql_and_values(DbBackend::Sqlite, CHANGE, [note.into()]);
         tx.execute_raw(change).await.unwrap();
-        let (tx, answers) = tokio::spawn(enqueue(tx, messages)).await.unwrap();
+        let (tx, answers) = tokio::spawn(run(tx, verb)).await.unwrap();
         if commit && answers.is_ok() {
             tx.commit().await.unwrap();
         } else {
@@ -143,6 +285,16 @@ async fn sea_orm_enqueues_in_its_transaction() {
     let url = format!("sqlite://{}", fx.path().display());
     let db = sea_orm::Database::connect(url).await.unwrap();
     assert_eq!(story(&fx, db.clone()).await, rusqlite_story().await);
+    db.close().await.unwrap();
+}
+
+#[cfg(feature = "sea-orm")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sea_orm_settles_in_its_transaction() {
+    let fx = SqliteFixture::new();
+    let url = format!("sqlite://{}", fx.path().display());
+    let db = sea_orm::Database::connect(url).await.unwrap();
+    assert_eq!(settlements(&fx, db.clone()).await, rusqlite_settlements().await);
     db.close().await.unwrap();
 }
 

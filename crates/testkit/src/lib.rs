@@ -9,6 +9,7 @@
 pub mod fixture;
 pub mod memory;
 pub mod page;
+pub mod proxy;
 pub mod samples;
 pub mod simulation;
 pub mod suite;

@@ -1,7 +1,7 @@
 //! What receivers do to us, each thing once: over real sockets, with nothing of ours replaced.
 
 use posthouse_core::{Outcome, Transport};
-use posthouse_transports::http::{Http, MOST_READ, answer::pauses};
+use posthouse_transports::http::{Http, MOST_READ};
 use std::time::Duration;
 use tokio::net::TcpListener;
 

@@ -1,7 +1,9 @@
 //! A destination, as its user describes it.
 
-use posthouse_core::{BreakerPolicy, Error, Invalid, Rate, RetryPolicy, Transport, presence};
+use posthouse_core::{BreakerPolicy, Delivery, Error, Invalid, Outcome, Rate, RetryPolicy, Transport, presence};
 use std::{fmt, sync::Arc, time::Duration};
+
+use super::transactional::{Grant, Handle, Transactional};
 
 /// A destination, with the rules for sending to it.
 ///
@@ -10,7 +12,7 @@ use std::{fmt, sync::Arc, time::Duration};
 #[derive(Clone)]
 pub struct Destination {
     pub(super) name: Option<String>,
-    pub(super) transport: Arc<dyn Transport>,
+    pub(super) way: Way,
     pub(super) rules: Rules,
 }
 
@@ -27,10 +29,10 @@ pub(super) struct Rules {
 impl Destination {
     /// A destination of this name: 10 seconds for each send, 16 sends at a time, 12 attempts, and a breaker that opens after 10
     /// failures in a row.
-    pub fn new(name: impl Into<String>, transport: impl Transport + 'static) -> Self {
+    pub fn new(name: impl Into<String>, to: impl Into<Self>) -> Self {
         Self {
             name: Some(name.into()),
-            ..transport.into()
+            ..to.into()
         }
     }
 
@@ -92,8 +94,21 @@ impl Destination {
 
     /// Whether it is one destination with another: the same thing under the same rules.
     pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::as_ptr(&self.transport).cast::<()>() == Arc::as_ptr(&other.transport).cast::<()>()
-            && self.rules == other.rules
+        self.way.is(&other.way) && self.rules == other.rules
+    }
+
+    fn by(way: Way) -> Self {
+        Self {
+            name: None,
+            way,
+            rules: Rules {
+                timeout: Duration::from_secs(10),
+                concurrency: 16,
+                retry: RetryPolicy::default(),
+                rate: None,
+                breaker: Some(BreakerPolicy::default()),
+            },
+        }
     }
 }
 
@@ -109,16 +124,39 @@ impl fmt::Debug for Destination {
 
 impl<T: Transport + 'static> From<T> for Destination {
     fn from(transport: T) -> Self {
-        Self {
-            name: None,
-            transport: Arc::new(transport),
-            rules: Rules {
-                timeout: Duration::from_secs(10),
-                concurrency: 16,
-                retry: RetryPolicy::default(),
-                rate: None,
-                breaker: Some(BreakerPolicy::default()),
-            },
+        Self::by(Way::Send(Arc::new(transport)))
+    }
+}
+
+impl From<Transactional> for Destination {
+    fn from(handler: Transactional) -> Self {
+        Self::by(Way::Handle(handler.0))
+    }
+}
+
+/// How a message gets there.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// It is sent, and the relay settles what became of it.
+    Send(Arc<dyn Transport>),
+    /// It is handled by somebody who settles it.
+    Handle(Arc<dyn Handle>),
+}
+
+impl Way {
+    pub async fn go(self, delivery: Delivery, grant: Option<Arc<Grant>>) -> Outcome {
+        match (self, grant) {
+            (Self::Handle(handler), Some(grant)) => handler.handle(delivery, grant).await,
+            (Self::Send(transport), _) => transport.send(&delivery).await,
+            (Self::Handle(_), None) => Outcome::retry("internal", "a handler needs a grant"),
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Send(one), Self::Send(two)) => Arc::as_ptr(one).cast::<()>() == Arc::as_ptr(two).cast::<()>(),
+            (Self::Handle(one), Self::Handle(two)) => Arc::as_ptr(one).cast::<()>() == Arc::as_ptr(two).cast::<()>(),
+            _ => false,
         }
     }
 }

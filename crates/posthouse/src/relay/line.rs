@@ -6,7 +6,16 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, Span};
 
-use super::{Engine, destination::margin, held::Grip, load::Share, locked, measures, route::Route, target::Place};
+use super::{
+    Engine,
+    destination::{Way, margin},
+    held::Grip,
+    load::Share,
+    locked, measures,
+    route::Route,
+    target::{Place, Target},
+    transactional::{self, Grant},
+};
 
 /// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
@@ -42,7 +51,7 @@ pub(super) enum Unsent {
 }
 
 /// How a line goes on after one of its messages.
-enum Next {
+pub(super) enum Next {
     /// With the next one.
     Go,
     /// Not at all: the store has let go of the rest.
@@ -108,9 +117,12 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
         Ok(turn) => {
             let target = &turn.door.route.target;
             destination = Some(target.clone());
-            match send(engine, &turn.door, work).await {
-                Some(outcome) => Settlement::of(lease, outcome, &target.rules().retry, engine.roll()),
-                None => return lost(engine, work).await,
+            let grant = grant(engine, target, work);
+            let outcome = send(engine, &turn.door, work, grant.clone()).await;
+            match (grant.filter(|grant| grant.is_used()), outcome) {
+                (Some(grant), answer) => return transactional::read_back(engine, work, &grant, answer).await,
+                (None, Some(outcome)) => Settlement::of(lease, outcome, &target.rules().retry, engine.roll()),
+                (None, None) => return lost(engine, work).await,
             }
         }
         // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
@@ -137,6 +149,17 @@ fn tell(destination: &str, settlement: &Settlement) {
         posthouse_core::Next::Pending(_) => tracing::debug!("given back unsent"),
         posthouse_core::Next::Dead(reason) => {
             tracing::warn!(destination, attempts, code, reason = reason.as_str(), "dead");
+        }
+    }
+}
+
+/// What a handler needs that settles by itself.
+fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
+    match target.destination.way {
+        Way::Send(_) => None,
+        Way::Handle(_) => {
+            let (lease, lasts) = (&work.grip.lease, engine.settings.lease);
+            Some(Grant::new(lease, &target.rules().retry, engine.roll(), lasts))
         }
     }
 }
@@ -199,31 +222,14 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
     Ok(())
 }
 
-/// One send, one outcome; none when the lease was lost meanwhile. It runs on a task of its own, so that a panic ends nothing else.
-async fn send(engine: &Engine, door: &Door, work: &Work) -> Option<Outcome> {
-    let target = &door.route.target;
-    let timeout = target.rules().timeout;
-    let (transport, delivery) = (target.destination.transport.clone(), work.claimed.delivery.clone());
-    let span = tracing::info_span!("broker.send", destination = target.name);
+/// One send, one outcome; none when the lease was lost meanwhile.
+async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
+    let (target, delivery) = (&door.route.target, &work.claimed.delivery);
     if delivery.attempt == 1 {
         measures::first_send(&target.name, delivery.id);
     }
     let began = Instant::now();
-    // Whoever drops the line ends the send too.
-    let mut sending = AbortOnDropHandle::new(tokio::spawn(
-        async move { transport.send(&delivery).await }.instrument(span),
-    ));
-    let unknown = |code: &str, error: String| Outcome::Unknown {
-        code: code.into(),
-        error,
-    };
-    let outcome = tokio::select! {
-        biased;
-        sent = &mut sending => sent.unwrap_or_else(|e| unknown("panic", panic_text(e))),
-        () = work.grip.lost() => return None,
-        () = tokio::time::sleep(timeout) => unknown("timeout", format!("no answer within {timeout:?}")),
-        () = engine.stopped.cancelled() => return Some(unknown("shutdown", "the relay stopped before there was an answer".into())),
-    };
+    let outcome = answer(engine, target, work, grant).await?;
     measures::phase("send", began.elapsed());
     if door.place.report(&outcome, engine.roll()) {
         engine.news.notify_one();
@@ -232,6 +238,28 @@ async fn send(engine: &Engine, door: &Door, work: &Work) -> Option<Outcome> {
         pause(engine, &target.name).await;
     }
     Some(outcome)
+}
+
+/// What the destination answers, or that there was no answer. It is asked on a task of its own, so that a panic ends nothing else.
+async fn answer(engine: &Engine, target: &Target, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
+    let timeout = target.rules().timeout;
+    let (way, delivery) = (target.destination.way.clone(), work.claimed.delivery.clone());
+    let span = tracing::info_span!("broker.send", destination = target.name);
+    // Whoever drops the line ends the send too.
+    let mut sending = AbortOnDropHandle::new(tokio::spawn(way.go(delivery, grant.clone()).instrument(span)));
+    let given_up = tokio::select! {
+        biased;
+        sent = &mut sending => return Some(sent.unwrap_or_else(|e| Outcome::unknown("panic", panic_text(e)))),
+        () = work.grip.lost() => None,
+        () = tokio::time::sleep(timeout) => Some(Outcome::unknown("timeout", format!("no answer within {timeout:?}"))),
+        () = engine.stopped.cancelled() => Some(Outcome::unknown("shutdown", "the relay stopped before there was an answer")),
+    };
+    drop(sending);
+    // It may be about to settle, or have left that to a thread: what it did is in the store.
+    if let Some(grant) = grant {
+        grant.interrupt();
+    }
+    given_up
 }
 
 /// Nothing more is sent to a destination that says it is gone, until an operator resumes it.
@@ -276,7 +304,7 @@ async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
 }
 
 /// What was found in the place of the lease goes into the audit.
-async fn lost(engine: &Engine, work: &Work) -> Next {
+pub(super) async fn lost(engine: &Engine, work: &Work) -> Next {
     let lease = &work.grip.lease;
     measures::lost();
     match engine.store.record_conflict(lease, &engine.settings.name).await {

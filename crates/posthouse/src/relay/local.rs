@@ -78,14 +78,17 @@ where
     A: Future<Output: IntoOutcome> + Send,
 {
     async fn send(&self, delivery: &Delivery) -> Outcome {
-        match serde_json::from_slice(&delivery.payload) {
+        match read_json(delivery) {
             Ok(payload) => self.0(payload).await.into_outcome(),
-            Err(error) => Outcome::Reject {
-                code: "SCHEMA.VALIDATION_FAILED".into(),
-                error: error.to_string(),
-            },
+            Err(rejected) => rejected,
         }
     }
+}
+
+/// The payload, or what is to be answered if it is not what was expected.
+pub(super) fn read_json<T: DeserializeOwned>(delivery: &Delivery) -> Result<T, Outcome> {
+    serde_json::from_slice(&delivery.payload)
+        .map_err(|error| Outcome::reject("SCHEMA.VALIDATION_FAILED", error.to_string()))
 }
 
 struct Whole<F>(F);

@@ -31,11 +31,13 @@ mod round;
 mod route;
 mod settler;
 mod target;
+mod transactional;
 mod watchdog;
 
 pub use control::Control;
 pub use destination::Destination;
 pub use local::{IntoOutcome, local, local_delivery};
+pub use transactional::{Failure, Handling, Transactional, transactional};
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
 use std::{

@@ -7,8 +7,8 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Claimed, Conflict, Counts, Durability, Error, Facts,
-    Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Relay, RelayView, Renewal, Settlement, Store,
-    Timestamp, Verdict, Wake,
+    Fate, Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Relay, RelayView, Renewal, Settlement,
+    Store, Timestamp, Verdict, Wake,
     admin::{check_deliver_in, check_prune_limit},
     lease::check_lease,
     presence::check_destination,
@@ -236,6 +236,10 @@ impl Store for Memory {
             );
         }
         Ok(verdicts)
+    }
+
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        Ok(self.with(|tables| leases.iter().map(|lease| tables.fate(lease)).collect()))
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {

@@ -1,7 +1,7 @@
 //! Settle, renew and what ran out: everything behind the fence.
 
 use posthouse_core::{
-    Attempt, Conflict, Error, Lease, LeaseToken, Renewal, Settlement, Verdict, machine::let_go, text::excerpt,
+    Attempt, Conflict, Error, Fate, Lease, LeaseToken, Renewal, Settlement, Verdict, machine::let_go, text::excerpt,
 };
 use std::time::Duration;
 
@@ -195,6 +195,19 @@ impl Tables {
             held.until = until;
         }
         Renewal::Renewed
+    }
+
+    /// What is staged in an open transaction is not seen.
+    pub(super) fn fate(&self, lease: &Lease) -> Fate {
+        let held = self.entry(lease.id).and_then(|entry| entry.held.as_ref());
+        if held.is_some_and(|held| held.token == lease.token) {
+            return Fate::Held;
+        }
+        let rows = self.attempts.get(&lease.seq).into_iter().flatten();
+        let own = |row: &&Attempt| (row.epoch, row.token) == (lease.standing.epoch, lease.token);
+        rows.into_iter()
+            .find(own)
+            .map_or(Fate::Gone, |row| Fate::Ended(row.outcome))
     }
 
     /// A lease that a handler's transaction is settling right now has not run out, whatever its deadline.

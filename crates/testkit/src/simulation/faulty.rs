@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use fastrand::Rng;
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Error, Lease, Pause, Relay, Renewal, Settlement, Store, Verdict, Wake,
+    Capabilities, Claim, Claimed, Conflict, Error, Fate, Lease, Pause, Relay, Renewal, Settlement, Store, Verdict, Wake,
 };
 use std::{
     future::Future,
@@ -184,6 +184,12 @@ impl Store for Faulty {
         .await
     }
 
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        let leases = leases.to_vec();
+        self.call("fates", move |store, _| async move { store.fates(&leases).await })
+            .await
+    }
+
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
         self.call(
             "expired",
@@ -322,6 +328,10 @@ impl Store for Liar {
             return Ok(batch.iter().map(|_| Verdict::Settled).collect());
         }
         self.inner.settle(batch).await
+    }
+
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        self.inner.fates(leases).await
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {

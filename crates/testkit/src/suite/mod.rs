@@ -348,6 +348,8 @@ macro_rules! __cases {
                 of_two_handlers_one_settles
                 a_handler_lets_go_of_its_run_at_its_commit
                 a_run_that_a_handler_is_in_is_not_repaired
+                the_fate_of_a_handlers_commit_is_told
+                fates_are_told_in_order
                 a_batch_goes_on_beside_a_handler
             }
             races {

@@ -1,6 +1,6 @@
 //! Interleavings stepped by hand: one session stands open in the middle of its transaction while others go on.
 
-use posthouse_core::{Enqueued, Renewal, Settlement, State};
+use posthouse_core::{AttemptOutcome, Enqueued, Fate, Lease, LeaseToken, Renewal, Settlement, State};
 
 use super::tools::*;
 use crate::Fixture;
@@ -290,6 +290,70 @@ pub async fn a_run_that_a_handler_is_in_is_not_repaired(fx: &dyn Fixture) {
         deliver(&*store, &again).await;
         assert_sound(fx, &ids).await;
     }
+}
+
+/// Who does not know whether a handler's commit arrived asks what became of the lease, and is told what is committed: nothing while
+/// the transaction is open, past the deadline too; then how it ended. To ask changes nothing.
+pub async fn the_fate_of_a_handlers_commit_is_told(fx: &dyn Fixture) {
+    let (store, parallel) = (fx.store().await, parallel_callers(fx).await);
+    let ends: [fn(&Lease) -> Settlement; 3] = [delivered, rejected, |l| failed(l, 12)];
+    for (at, end) in ends.into_iter().enumerate() {
+        for commits in [false, true] {
+            let lease = put_and_claim(fx, message("x")).await;
+            let asked = std::slice::from_ref(&lease);
+            let mut handler = fx.begin().await;
+            assert!(handler.settle_in(&end(&lease)).await.unwrap().is_settled());
+            let told = without_waiting("who asks", store.fates(asked)).await.unwrap();
+            assert_eq!(told, [Fate::Held]);
+            if parallel {
+                fx.advance(LEASE * 2).await;
+                let told = without_waiting("who asks late", store.fates(asked)).await.unwrap();
+                assert_eq!(told, [Fate::Held]);
+            }
+            match commits {
+                true => handler.commit().await.unwrap(),
+                false => handler.rollback().await,
+            }
+            let before = fx.dump().await;
+            let ended = [
+                AttemptOutcome::Delivered,
+                AttemptOutcome::Rejected,
+                AttemptOutcome::Retry,
+            ];
+            let expected = if commits { Fate::Ended(ended[at]) } else { Fate::Held };
+            assert_eq!(store.fates(asked).await.unwrap(), [expected]);
+            assert_unchanged(fx, &before, "a question").await;
+            if !commits {
+                fx.advance(LEASE * 2).await;
+                assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+                let expired = Fate::Ended(AttemptOutcome::LeaseExpired);
+                assert_eq!(store.fates(asked).await.unwrap(), [expired]);
+                let next = claim_one(&*store, "w2").await;
+                assert_eq!(
+                    store.fates(asked).await.unwrap(),
+                    [expired],
+                    "what comes later is not ours"
+                );
+                deliver(&*store, &[next]).await;
+            }
+        }
+    }
+}
+
+/// One answer for each lease, in order, also for what was released and for a token that never held anything.
+pub async fn fates_are_told_in_order(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x"); 4]).await;
+    let store = fx.store().await;
+    let mut held = leases(&claim(&*store, "w1", 10).await);
+    settle_all(&*store, &[delivered(&held[0]), Settlement::released(&held[2], DAY)]).await;
+    held.push(Lease {
+        token: LeaseToken(uuid::Uuid::new_v4()),
+        ..held[1].clone()
+    });
+    let told = store.fates(&held).await.unwrap();
+    let delivered = Fate::Ended(AttemptOutcome::Delivered);
+    assert_eq!(told, [delivered, Fate::Held, Fate::Gone, Fate::Held, Fate::Gone]);
+    assert!(store.fates(&[]).await.unwrap().is_empty());
 }
 
 /// A settlement that a handler has in hand is not overtaken by a batch of its own relay.
