@@ -365,7 +365,7 @@ async fn look(engine: &Engine, grant: &Grant, nothing_happened: &Settlement) -> 
         return Ok(found);
     }
     let leases = std::slice::from_ref(&grant.lease);
-    match engine.store.renew(leases, engine.settings.lease).await?.first() {
+    match engine.store.renew(leases, grant.lasts).await?.first() {
         Some(Renewal::Locked) => Ok(Found::Open),
         Some(Renewal::Renewed) => {
             // Not by way of the settler: it waits here if a commit is just under way, and others must not wait with it.
