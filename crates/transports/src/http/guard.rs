@@ -380,7 +380,11 @@ mod tests {
             "2606:4700::200:5efe:a9fe:a9fe",
         ] {
             assert_eq!(allowed(ip(address), &open), Err(Kind::Metadata), "{address}");
-            assert_eq!(allowed(ip(address), &Policy::public()), Err(Kind::Metadata), "{address}");
+            assert_eq!(
+                allowed(ip(address), &Policy::public()),
+                Err(Kind::Metadata),
+                "{address}"
+            );
         }
         assert_eq!(allowed(ip("10.0.0.1"), &open), Ok(()));
     }
