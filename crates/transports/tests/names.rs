@@ -21,14 +21,12 @@ fn named(port: u16, answers: &[&[&str]]) -> (Builder, Arc<AtomicUsize>) {
         .collect();
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
-    let builder = Http::builder(&format!("http://receiver.example:{port}/hook"))
-        .timeout(SHORT)
-        .resolver(move |name| {
-            assert_eq!(name, "receiver.example");
-            let n = counter.fetch_add(1, Ordering::SeqCst);
-            let answer = answers[n.min(answers.len() - 1)].clone();
-            async move { Ok(answer) }
-        });
+    let builder = Http::builder(&format!("http://receiver.example:{port}/hook")).resolver(move |name| {
+        assert_eq!(name, "receiver.example");
+        let n = counter.fetch_add(1, Ordering::SeqCst);
+        let answer = answers[n.min(answers.len() - 1)].clone();
+        async move { Ok(answer) }
+    });
     (builder, asked)
 }
 

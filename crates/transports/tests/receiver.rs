@@ -197,4 +197,4 @@ pub fn delivery() -> Delivery {
 }
 
 /// So short that a test need not wait long for it, and long enough for a loaded machine to get a request out.
-pub const SHORT: Duration = Duration::from_millis(700);
+pub const SHORT: Duration = Duration::from_millis(1500);
