@@ -74,6 +74,7 @@ impl Faulty {
                 ever: !lost,
                 took,
                 asked,
+                at: self.history.now() + took,
             },
         );
         let doing = async move {
@@ -112,6 +113,7 @@ struct Heard {
     ever: bool,
     took: Duration,
     asked: Duration,
+    at: Duration,
 }
 
 async fn wait(time: Duration) {
@@ -154,7 +156,8 @@ impl Store for Faulty {
         self.call("renew", move |store, heard| async move {
             let answers = store.renew(&leases, lease).await?;
             // Who renews does not wait for longer than a third.
-            let (asked, heard) = (heard.asked, heard.ever && heard.took < lease / 3);
+            let in_time = heard.ever && heard.took < lease / 3;
+            let (asked, heard) = (heard.asked, in_time.then_some(heard.at));
             let pairs = leases.into_iter().zip(answers.iter().copied()).collect();
             history.add(Fact::Renewed {
                 who,

@@ -113,8 +113,8 @@ pub enum Fact {
         asked: Duration,
         /// Which, and what became of it.
         answers: Vec<(Lease, Renewal)>,
-        /// Whether whoever asked is told.
-        heard: bool,
+        /// When whoever asked is told, if it is.
+        heard: Option<Duration>,
     },
     /// Leases were to be ended.
     Settled {
@@ -283,7 +283,7 @@ impl Names {
             Fact::Renewed {
                 who, answers, heard, ..
             } => {
-                write!(f, "{who} renews{}:", if *heard { "" } else { " unheard" })?;
+                write!(f, "{who} renews{}:", if heard.is_some() { "" } else { " unheard" })?;
                 answers.iter().try_for_each(|(lease, answer)| {
                     write!(f, " {}@{} {answer:?}", self.of(lease.id), lease.standing.epoch)
                 })

@@ -161,9 +161,10 @@ impl Court {
                 answers,
                 heard,
             } => {
-                let heard = *heard && self.relays.get(who).is_some_and(|life| life.frozen.is_none());
+                let frozen = self.relays.get(who).is_none_or(|life| life.frozen.is_some());
+                let known = heard.filter(|_| !frozen).map(|at| (at, *asked + *lease));
                 for (held, answer) in answers {
-                    self.renewed(*who, held, *answer, now + *lease, heard.then_some(*asked + *lease));
+                    self.renewed(*who, held, *answer, now + *lease, known);
                 }
             }
             Fact::Settled { who, batch } => self.settled(*who, batch),
@@ -338,7 +339,14 @@ impl Court {
         }
     }
 
-    fn renewed(&mut self, who: Who, lease: &Lease, answer: Renewal, until: Duration, known: Option<Duration>) {
+    fn renewed(
+        &mut self,
+        who: Who,
+        lease: &Lease,
+        answer: Renewal,
+        until: Duration,
+        known: Option<(Duration, Duration)>,
+    ) {
         let now = self.now;
         let track = self.messages.get_mut(&lease.id);
         let held = track.and_then(|track| track.live.as_mut().filter(|live| live.holds(lease, now)));
@@ -346,9 +354,10 @@ impl Court {
         if let Some(live) = held.filter(|_| answer == Renewal::Renewed) {
             live.until = until;
             // Who has given it up by its own clock has it no more.
-            live.known = live
-                .known
-                .map(|before| if before > now { known.unwrap_or(before) } else { before });
+            live.known = match (live.known, known) {
+                (Some(before), Some((at, until))) if before > at => Some(until),
+                (before, _) => before,
+            };
         }
         let name = self.name(lease.id);
         match answer {
@@ -477,7 +486,8 @@ impl Court {
                         said == Some(code)
                     }
                     (Some(Answer::Panicked), code) => code == Some("panic"),
-                    (Some(Answer::GivenUp), Some("timeout")) => took >= send.timeout,
+                    // It is told to end in the instant in which the outcome may already be written.
+                    (Some(Answer::GivenUp) | None, Some("timeout")) => took >= send.timeout,
                     (Some(Answer::GivenUp), Some("shutdown")) => told,
                     _ => false,
                 };
