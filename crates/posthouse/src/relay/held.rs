@@ -57,13 +57,22 @@ impl Held {
     /// Renews all of them at a third of their time, for as long as somebody wants it.
     pub async fn renew_for_ever(&self, store: &dyn Store) {
         let third = self.lease / 3;
+        let mut wait = third;
         loop {
-            tokio::time::sleep(third).await;
+            tokio::time::sleep(wait).await;
             let leases: Vec<_> = self.locked().values().map(|d| d.lease.clone()).collect();
-            // Without an answer the deadlines stay, and whoever works under one stops there.
-            if let Ok(Err(error)) = tokio::time::timeout(third, self.renew(store, &leases)).await {
-                tracing::warn!(%error, leases = leases.len(), "leases could not be renewed");
-            }
+            // Without an answer the deadlines stay, and whoever works under one stops there; there is time for one more try.
+            wait = match tokio::time::timeout(third, self.renew(store, &leases)).await {
+                Ok(Ok(())) => third,
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, leases = leases.len(), "leases could not be renewed");
+                    third / 10
+                }
+                Err(_) => {
+                    tracing::warn!(leases = leases.len(), "the store does not answer, and leases are not renewed");
+                    third / 10
+                }
+            };
         }
     }
 
