@@ -40,10 +40,18 @@ pub enum AnyStore {
 impl AnyStore {
     /// Opens the store that this URL names. Its schema must be up to date; the error says what to do when it is not.
     pub async fn open(url: &str) -> Result<Self, Error> {
+        Self::open_past_pooler(url, None).await
+    }
+
+    /// The same, with a URL of the server itself to be woken by, when the other one goes through a pooler in transaction mode. A SQLite
+    /// file has no use for it.
+    pub async fn open_past_pooler(url: &str, direct: Option<&str>) -> Result<Self, Error> {
         match StoreUrl::parse(url)? {
             #[cfg(feature = "postgres")]
             StoreUrl::Postgres { url, schema } => {
-                let store = Postgres::connect_with(&url, options(schema)?).await?;
+                let mut options = options(schema)?;
+                options.listen = direct.map(str::to_owned);
+                let store = Postgres::connect_with(&url, options).await?;
                 Ok(Self::Postgres(Arc::new(store)))
             }
             #[cfg(feature = "sqlite")]

@@ -92,6 +92,16 @@ pub fn color_of(args: &[OsString]) -> Color {
 pub enum Command {
     /// Tell the whole story on a SQLite file of its own, on one screen
     Demo(Demo),
+    /// Deliver messages, by the routes of the configuration, until told to stop
+    #[command(after_help = "\
+Examples:
+  posthouse relay                                       by posthouse.toml
+  posthouse --config /etc/posthouse.toml relay
+  kill -HUP PID                                         read the configuration again
+  kill -TERM PID                                        stop: what is under way is finished, the rest goes back
+
+Any number of relays may run on one store. It answers at /livez, /readyz and /metrics; see docs/configuration.md.")]
+    Relay,
     /// Make the schema, or bring it up to date
     Migrate(Migrate),
     /// Enqueue a message, in a transaction of its own

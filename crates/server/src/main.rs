@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod exit;
 mod output;
+mod relay;
 mod timeline;
 
 use clap::{CommandFactory, FromArgMatches};
@@ -44,6 +45,10 @@ fn finish(out: &Output, result: Result<(), Failure>) -> ExitCode {
 }
 
 fn perform(cli: &Cli, out: &Output) -> Result<(), Failure> {
+    if let Command::Relay = cli.command {
+        let sources = Sources::of_process(cli.global.config.as_deref(), cli.global.store.as_deref());
+        return relay::run(sources, out);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         tokio::select! {
@@ -68,7 +73,7 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
     };
     let store = store.url.expose();
     match &cli.command {
-        Command::Demo(_) | Command::Config(_) => Ok(()),
+        Command::Demo(_) | Command::Config(_) | Command::Relay => Ok(()),
         Command::Migrate(args) => commands::migrate::run(args, store, out).await,
         Command::Enqueue(args) => commands::enqueue::run(args, store, out).await,
         Command::Messages(asked) => commands::messages::run(asked, store, out).await,

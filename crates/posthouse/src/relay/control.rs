@@ -1,8 +1,14 @@
-//! Changing a relay while it runs.
+//! Changing a relay while it runs, and asking how it is.
 
 use posthouse_core::Error;
-use std::sync::{Arc, OnceLock};
-use tokio::sync::watch;
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
 
 use super::{destination::Destination, route::Routes};
 
@@ -13,12 +19,13 @@ pub struct Control(Arc<OnceLock<Running>>);
 struct Running {
     routes: Arc<Routes>,
     freed: Arc<watch::Sender<()>>,
+    pulses: Vec<Arc<Pulse>>,
 }
 
 impl Control {
-    pub(super) fn begin(&self, routes: Arc<Routes>, freed: Arc<watch::Sender<()>>) {
+    pub(super) fn begin(&self, routes: Arc<Routes>, freed: Arc<watch::Sender<()>>, pulses: Vec<Arc<Pulse>>) {
         // Only the one run of its relay begins it.
-        let _ = self.0.set(Running { routes, freed });
+        let _ = self.0.set(Running { routes, freed, pulses });
     }
 
     /// Puts these routes in the place of the relay's, if all of them are sound; else nothing changes. Sends that are under way end
@@ -30,5 +37,54 @@ impl Control {
             running.freed.send_replace(());
         }
         Ok(())
+    }
+
+    /// For how long each database has not answered what the relay asked when it last had room: in the order in which they were named.
+    /// Nothing before the relay runs.
+    pub fn silences(&self) -> Vec<Duration> {
+        let running = self.0.get();
+        running.map_or_else(Vec::new, |running| {
+            running.pulses.iter().map(|pulse| pulse.silence()).collect()
+        })
+    }
+}
+
+/// When the loop on one store last came round.
+pub(super) struct Pulse {
+    since: Instant,
+    /// Milliseconds, of the first question that has no answer; none when zero.
+    asked: AtomicU64,
+}
+
+impl Pulse {
+    pub fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            asked: AtomicU64::new(0),
+        }
+    }
+
+    /// The store is asked for work.
+    pub fn ask(&self) {
+        // Only the first question without an answer counts.
+        let _ = self
+            .asked
+            .compare_exchange(0, self.now().max(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// It has answered.
+    pub fn answer(&self) {
+        self.asked.store(0, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        match self.asked.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            asked => Duration::from_millis(self.now().saturating_sub(asked)),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }

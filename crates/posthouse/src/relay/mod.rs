@@ -35,6 +35,7 @@ mod transactional;
 mod watchdog;
 
 pub use control::Control;
+use control::Pulse;
 pub use destination::Destination;
 pub use local::{IntoOutcome, local, local_delivery};
 pub use transactional::{Failure, Handling, Transactional, transactional};
@@ -71,9 +72,12 @@ pub(crate) struct Settings {
     seed: Option<u64>,
 }
 
+/// A database, and the namespaces that are served there.
+type Served = (Arc<dyn Store>, Vec<String>);
+
 /// A relay that is being put together. See [`Relay::builder`].
 pub struct Relay {
-    stores: Vec<Arc<dyn Store>>,
+    stores: Vec<Served>,
     routes: Vec<(String, Destination)>,
     settings: Settings,
     control: Control,
@@ -83,7 +87,7 @@ impl Relay {
     /// A relay on this store: leases of 15 seconds, 64 messages and 64 MiB in flight, 50 in a claim.
     pub fn builder(store: Arc<dyn Store>) -> Self {
         Self {
-            stores: vec![store],
+            stores: vec![(store, Vec::new())],
             routes: Vec::new(),
             settings: Settings {
                 name: format!("relay-{}", std::process::id()),
@@ -103,7 +107,7 @@ impl Relay {
 
     /// Serves another database as well, by the same routes and within the same limits.
     pub fn also(mut self, store: Arc<dyn Store>) -> Self {
-        self.stores.push(store);
+        self.stores.push((store, Vec::new()));
         self
     }
 
@@ -119,9 +123,11 @@ impl Relay {
         self
     }
 
-    /// Serves this namespace only, and others that are named so.
+    /// Serves this namespace only, and others that are named so, of the database that was named last.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.settings.namespaces.push(namespace.into());
+        if let Some((_, namespaces)) = self.stores.last_mut() {
+            namespaces.push(namespace.into());
+        }
         self
     }
 
@@ -202,6 +208,7 @@ struct Engine {
     settings: Settings,
     routes: Arc<Routes>,
     load: Arc<Load>,
+    pulse: Arc<Pulse>,
     /// Rung when something is free that was not.
     freed: Arc<watch::Sender<()>>,
     held: Arc<Held>,
@@ -235,9 +242,10 @@ impl Engine {
         let routes = Arc::new(Routes::new(settings.lease, routes)?);
         let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));
-        control.begin(routes.clone(), freed.clone());
+        let pulses: Vec<_> = stores.iter().map(|_| Arc::new(Pulse::new())).collect();
+        control.begin(routes.clone(), freed.clone(), pulses.clone());
         let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let start = |store: Arc<dyn Store>| {
+        let start = |((store, namespaces), pulse): (Served, Arc<Pulse>)| {
             let (settler, settling) = Settler::start(store.clone());
             let engine = Self {
                 held: Held::new(settings.lease),
@@ -251,14 +259,18 @@ impl Engine {
                 paused: Mutex::default(),
                 unrouted: Mutex::default(),
                 chance: Mutex::new(chance.fork()),
-                settings: settings.clone(),
+                settings: Settings {
+                    namespaces,
+                    ..settings.clone()
+                },
+                pulse,
                 store,
                 settler,
             };
             engine.told().check(Duration::from_secs(1))?;
             Ok((Arc::new(engine), settling))
         };
-        stores.into_iter().map(start).collect()
+        stores.into_iter().zip(pulses).map(start).collect()
     }
 
     /// Does not claim this topic again: other relays may have a route for it.
@@ -309,7 +321,6 @@ impl Engine {
 fn check(settings: &Settings) -> Result<(), Error> {
     let told = presence::Relay {
         name: settings.name.clone(),
-        namespaces: settings.namespaces.clone(),
         ..presence::Relay::default()
     };
     told.check(Duration::from_secs(1))?;

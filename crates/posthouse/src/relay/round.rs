@@ -201,7 +201,9 @@ impl<'a> Rounds<'a> {
     /// Claims, hands out, and answers how many each tenant got.
     async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Vec<(String, u32)>, Error> {
         let asked = Instant::now();
+        self.engine.pulse.ask();
         let claimed = self.engine.store.claim(&claim).await?;
+        self.engine.pulse.answer();
         measures::claimed(claimed.len(), asked.elapsed());
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
         for one in &claimed {

@@ -1,6 +1,6 @@
 //! Hosts, networks and URLs: what a route may send to, and which hosts a topic may name.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 use toml::de::DeTable;
 use url::{Host, Url};
 
@@ -13,6 +13,16 @@ pub enum Allowed {
     Host(String),
     /// A network: its address, and how many of its bits count.
     Network(IpAddr, u8),
+}
+
+/// As it is written.
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => f.write_str(host),
+            Self::Network(address, bits) => write!(f, "{address}/{bits}"),
+        }
+    }
 }
 
 /// `[explicit]`: topics that name their destination themselves.
@@ -121,7 +131,7 @@ pub fn check_url(text: &str) -> Result<Url, String> {
     Err(format!("{problem}; {WRITE}"))
 }
 
-/// A URL without what may hold a secret: the destination's name.
+/// A URL as whoever may read the configuration sees it: without its parameters.
 pub fn without_parameters(url: &Url) -> String {
     let mut plain = url.clone();
     plain.set_query(None);

@@ -1,5 +1,6 @@
 //! When a destination that fails is left alone: `[breaker]` for all, `breaker` of a route for one.
 
+use posthouse::BreakerPolicy;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
@@ -17,8 +18,8 @@ pub struct Breaker {
     pub failures: u32,
     /// How long nothing is sent then.
     pub open: Duration,
-    /// So many sends, one at a time, must then succeed before all are sent again.
-    pub half_open: u32,
+    /// The longest that nothing is sent.
+    pub cap: Duration,
 }
 
 impl Breaker {
@@ -29,8 +30,25 @@ impl Breaker {
             enabled: section.switch(reader, "enabled").unwrap_or_default(),
             failures: section.number(reader, "failures"),
             open: section.millis(reader, "open_ms"),
-            half_open: section.number(reader, "half_open"),
+            cap: section.millis(reader, "cap_ms"),
         }
+        .checked(reader, &section)
+    }
+
+    /// Its first time must not be longer than its longest.
+    fn checked(self, reader: &mut Reader<'_>, section: &Section<'_>) -> Self {
+        if self.open > self.cap {
+            section.refuse(reader, "open_ms", "must not be more than cap_ms");
+        }
+        self
+    }
+
+    /// As the relay wants it; none when it is off.
+    pub fn policy(&self) -> Option<BreakerPolicy> {
+        let Self {
+            failures, open, cap, ..
+        } = *self;
+        self.enabled.then_some(BreakerPolicy { failures, open, cap })
     }
 
     /// Reads `breaker` of a route: a table, or `false` for none; what is not said is as for all.
@@ -54,7 +72,8 @@ impl Breaker {
             open: section
                 .whole(reader, "open_ms")
                 .map_or(self.open, Duration::from_millis),
-            half_open: section.whole(reader, "half_open").map_or(self.half_open, small),
+            cap: section.whole(reader, "cap_ms").map_or(self.cap, Duration::from_millis),
         }
+        .checked(reader, &section)
     }
 }

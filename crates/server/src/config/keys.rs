@@ -262,20 +262,20 @@ pub const KEYS: &[Key] = &[
     key(
         "breaker.failures",
         Kind::Whole(1, 1000),
-        "5",
+        "10",
         "So many failed sends in a row open it.",
     ),
     key(
         "breaker.open_ms",
         Kind::Whole(1, DAY),
-        "10000",
-        "How long nothing is sent then.",
+        "5000",
+        "How long nothing is sent then. After it one is sent, and with each that arrives one more at a time.",
     ),
     key(
-        "breaker.half_open",
-        Kind::Whole(1, 1000),
-        "3",
-        "So many sends, one at a time, must then succeed before all are sent again.",
+        "breaker.cap_ms",
+        Kind::Whole(1, DAY),
+        "60000",
+        "The longest that nothing is sent: the time doubles with each trial that fails.",
     ),
     key(
         "explicit.http",
@@ -479,10 +479,10 @@ pub const KEYS: &[Key] = &[
         "How long nothing is sent then.",
     ),
     bare(
-        "route.breaker.half_open",
-        Kind::Whole(1, 1000),
+        "route.breaker.cap_ms",
+        Kind::Whole(1, DAY),
         AS_BREAKER,
-        "So many sends must then succeed.",
+        "The longest that nothing is sent.",
     ),
 ];
 

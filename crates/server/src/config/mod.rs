@@ -22,13 +22,15 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use address::Allowed;
 pub use breaker::Breaker;
 pub use diff::{Change, Changes, diff};
 pub use outbox::{Outbox, Retention, Tenants};
 pub use problem::{Place, Problem};
 pub use process::{Admin, Log};
 pub use read::{Environment, Setting};
-pub use route::Route;
+pub use route::{Route, To};
+pub use secret::Secret;
 pub use show::{document, toml};
 pub use store::Store;
 

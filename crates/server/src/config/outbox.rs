@@ -19,7 +19,7 @@ pub struct Outbox {
     /// The most messages of one claim.
     pub batch: u32,
     /// The most messages in flight.
-    pub concurrency: usize,
+    pub concurrency: u32,
     /// How often it looks for work when nobody wakes it.
     pub poll: Duration,
     /// How long sends may go on after it was told to stop.

@@ -1,7 +1,10 @@
 //! What is wrong with a configuration, and where: file, line, column, the line itself. No secret is repeated.
 
 use serde_json::json;
-use std::{fmt::Write as _, ops::Range};
+use std::{
+    fmt::{self, Write as _},
+    ops::Range,
+};
 
 use super::keys::KEYS;
 use crate::output::visible;
@@ -37,6 +40,18 @@ pub enum Place {
     Variable(String),
     /// A flag.
     Flag(&'static str),
+}
+
+/// In a few words: file and line, variable, or flag.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At { file, line, .. } => write!(f, "{}:{line}", visible(file)),
+            Self::File(file) => f.write_str(&visible(file)),
+            Self::Variable(name) => f.write_str(name),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
 }
 
 /// One thing that is wrong, or strange.

@@ -1,6 +1,6 @@
 //! Where messages go, and under which rules: `[[route]]`.
 
-use posthouse::{OnDead, RetryPolicy, TopicPattern, presence};
+use posthouse::{Invalid, OnDead, Rate, RetryPolicy, TopicPattern, presence};
 use std::{ops::Range, time::Duration};
 use toml::de::{DeTable, DeValue};
 
@@ -28,7 +28,7 @@ pub struct Route {
     /// How long one send may take.
     pub timeout: Duration,
     /// How many sends may be under way at a time.
-    pub concurrency: usize,
+    pub concurrency: u32,
     /// The most sends in a time, by this relay.
     pub rate: Option<Rate>,
     /// What a dead message does to its order key; as the message says when absent.
@@ -54,15 +54,6 @@ pub struct Route {
 pub enum To {
     /// A webhook at this URL, whose parameters may hold a secret.
     Http(Secret),
-}
-
-/// So many in so long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// How many.
-    pub count: u32,
-    /// In how long.
-    pub per: Duration,
 }
 
 /// More than anybody writes by hand, and few enough to look through for each message.
@@ -269,40 +260,24 @@ fn read_to(reader: &mut Reader<'_>, section: &Section<'_>, private: bool, allow:
         let help = "set allow_private = true, or name it in allow";
         section.refuse(reader, "to", message).help = Some(help.to_owned());
     }
-    let name = address::without_parameters(&url);
-    let shown = if url.query().is_some() {
-        format!("{name}?***")
-    } else {
-        name.clone()
-    };
+    let mut shown = address::without_parameters(&url);
+    if url.query().is_some() {
+        shown.push_str("?***");
+    }
+    // A path may be a secret too, and a name is seen by more people.
+    let name = posthouse::http::name(&url);
     section.put(reader, "to", Value::Hidden(Secret::new(text.clone()), shown), source);
     Some((To::Http(Secret::new(text)), name))
 }
 
 fn read_rate(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<Rate> {
-    let text = section.text(reader, "rate")?;
-    let rate = parse_rate(&text);
-    if rate.is_none() {
-        section.refuse(
-            reader,
-            "rate",
-            "is no rate: write for instance 100/s, 10/m or 500/h, from 1 to 1000000",
-        );
+    match section.text(reader, "rate")?.parse() {
+        Ok(rate) => Some(rate),
+        Err(Invalid { problem, .. }) => {
+            section.refuse(reader, "rate", problem);
+            None
+        }
     }
-    rate
-}
-
-fn parse_rate(text: &str) -> Option<Rate> {
-    let (count, unit) = text.split_once('/')?;
-    let seconds = match unit.trim() {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return None,
-    };
-    let count = count.trim().parse().ok().filter(|n| (1..=1_000_000).contains(n))?;
-    let per = Duration::from_secs(seconds);
-    Some(Rate { count, per })
 }
 
 fn read_reject(reader: &mut Reader<'_>, section: &Section<'_>) -> Vec<u16> {
@@ -439,22 +414,6 @@ mod tests {
             ("orders.*", "orders*", false),
         ] {
             assert_eq!(covers(wide, narrow), covered, "{wide} over {narrow}");
-        }
-    }
-
-    #[test]
-    fn rates_are_read() {
-        let rate = |count, seconds| {
-            Some(Rate {
-                count,
-                per: Duration::from_secs(seconds),
-            })
-        };
-        assert_eq!(parse_rate("100/s"), rate(100, 1));
-        assert_eq!(parse_rate("10 / m"), rate(10, 60));
-        assert_eq!(parse_rate("500/h"), rate(500, 3600));
-        for bad in ["", "100", "/s", "0/s", "-1/s", "1.5/s", "9999999/s", "5/d"] {
-            assert_eq!(parse_rate(bad), None, "{bad}");
         }
     }
 }

@@ -354,7 +354,8 @@ fn literal(url: &Url) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-fn name(url: &Url) -> String {
+/// What a URL is called where people can see it: scheme, host, and a hash that tells it from others. Everything else may be a secret.
+pub fn name(url: &Url) -> String {
     let hash = Sha256::digest(url.as_str());
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let host = url.host_str().unwrap_or_default();

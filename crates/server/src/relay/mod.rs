@@ -1,0 +1,218 @@
+//! `posthouse relay`: the relay of the library, by the configuration, until somebody stops it.
+
+mod answers;
+mod log;
+mod measures;
+mod routes;
+mod upkeep;
+
+use posthouse::{AnyStore, Relay, relay::Control};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{self, Config, Loaded, Sources, watch},
+    exit::{Exit, Failure},
+    output::Output,
+};
+use answers::State;
+use routes::Routes;
+
+/// Runs until it is told to stop.
+pub fn run(sources: Sources, out: &Output) -> Result<(), Failure> {
+    let loaded = config::load(&sources)?;
+    loaded.warnings.iter().for_each(|problem| out.problem(problem));
+    if loaded.config.routes.is_empty() {
+        let failure = Failure::new("no route is configured, so there is nothing that a relay could deliver");
+        return Err(failure.help("write a [[route]] with topic and to; posthouse.example.toml shows all keys"));
+    }
+    log::begin(&loaded.config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(serve(sources, loaded, out));
+    // What hangs in a system call (a lookup of a name) is not waited for.
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    result
+}
+
+async fn serve(sources: Sources, loaded: Loaded, out: &Output) -> Result<(), Failure> {
+    let cancel = CancellationToken::new();
+    // Before anything that takes time: who is told to stop at once, stops at once.
+    let signals = signals(cancel.clone())?;
+    let mut routes = Routes::default();
+    let planned = routes.plan(&loaded.config)?;
+    let stores = open(&loaded.config).await?;
+    let mut relay = builder(&loaded.config, &stores)?;
+    for (topic, to) in planned {
+        relay = relay.route(topic, to);
+    }
+    let measured = measures::begin()?;
+    let state = State::new(relay.control(), stores.clone(), cancel.clone(), measured.clone());
+    let state = Arc::new(state);
+    let mut helpers = JoinSet::new();
+    helpers.spawn(signals);
+    let at = match loaded.config.admin.bind {
+        Some(address) => {
+            let (listener, at) = bind(address).await?;
+            helpers.spawn(answers::serve(listener, state.clone()));
+            Some(at)
+        }
+        None => None,
+    };
+    upkeep::spawn(&mut helpers, &loaded.config, &stores, measured);
+    helpers.spawn(reload(sources, loaded.clone(), routes, relay.control(), state)?);
+    tell(&loaded.config, at, out);
+    relay.run(cancel).await?;
+    tracing::info!("stopped");
+    helpers.shutdown().await;
+    Ok(())
+}
+
+/// Which database is which, where there are several.
+pub(crate) struct Opened {
+    /// Its name in the configuration; empty where there is one.
+    pub name: String,
+    pub store: AnyStore,
+}
+
+async fn open(config: &Config) -> Result<Arc<[Opened]>, Failure> {
+    let mut opened = Vec::with_capacity(config.stores.len());
+    for store in &config.stores {
+        let direct = store.direct_url.as_ref().map(config::Secret::expose);
+        opened.push(Opened {
+            name: store.name.clone().unwrap_or_default(),
+            store: AnyStore::open_past_pooler(store.url.expose(), direct).await?,
+        });
+    }
+    Ok(opened.into())
+}
+
+fn builder(config: &Config, stores: &[Opened]) -> Result<Relay, Failure> {
+    let mut relay: Option<Relay> = None;
+    for (opened, store) in stores.iter().zip(&config.stores) {
+        let next = match relay {
+            None => Relay::builder(opened.store.store()),
+            Some(relay) => relay.also(opened.store.store()),
+        };
+        relay = Some(
+            store
+                .namespaces
+                .iter()
+                .fold(next, |relay, namespace| relay.namespace(namespace)),
+        );
+    }
+    let Some(relay) = relay else {
+        return Err(Failure::new("the configuration names no store"));
+    };
+    let outbox = &config.outbox;
+    let relay = match &outbox.name {
+        Some(name) => relay.name(name),
+        None => relay,
+    };
+    let relay = relay
+        .lease(outbox.lease)
+        .batch(outbox.batch)
+        .concurrency(outbox.concurrency)
+        .poll(outbox.poll)
+        .grace(outbox.grace)
+        .max_bytes(outbox.in_flight_bytes);
+    let weights = &config.tenants.weights;
+    Ok(weights
+        .iter()
+        .fold(relay, |relay, (tenant, weight)| relay.weight(tenant, *weight)))
+}
+
+async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let refused = |error: std::io::Error| {
+        let failure = Failure::new(format!("admin.bind: {address} cannot be listened at: {error}"));
+        failure.help("choose another address, port 0 for any that is free, or \"off\"")
+    };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    let at = listener.local_addr().map_err(refused)?;
+    Ok((listener, at))
+}
+
+/// SIGTERM and SIGINT stop it; the second of them stops it at once, whatever is under way.
+fn signals(cancel: CancellationToken) -> Result<impl Future<Output = ()> + Send, Failure> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        for again in [false, true] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if again {
+                tracing::warn!("told to stop again: leases that are held run out by themselves");
+                std::process::exit(Exit::Interrupted as i32);
+            }
+            tracing::info!("told to stop: nothing new is claimed, what is not sent goes back");
+            cancel.cancel();
+        }
+    })
+}
+
+/// Takes up what changes in the configuration, if all of it is sound.
+fn reload(
+    sources: Sources,
+    loaded: Loaded,
+    mut routes: Routes,
+    control: Control,
+    state: Arc<State>,
+) -> Result<impl Future<Output = ()> + Send, Failure> {
+    let mut watch = watch::watch(sources, Ok(loaded.clone()))?;
+    let mut in_force = loaded;
+    Ok(async move {
+        loop {
+            let next = match watch.next().await {
+                Ok(next) => next,
+                Err(problems) => {
+                    for problem in problems.all.iter().filter(|problem| !problem.warning) {
+                        let (place, message) = (problem.place.to_string(), &problem.message);
+                        tracing::error!(
+                            place,
+                            key = problem.key,
+                            "the configuration is not sound, and the one before stays in force: {message}"
+                        );
+                    }
+                    state.configured(false);
+                    continue;
+                }
+            };
+            let changes = config::diff(&in_force, &next);
+            let taken_up = routes
+                .plan(&next.config)
+                .and_then(|planned| Ok(control.replace_routes(planned)?));
+            if let Err(failure) = taken_up {
+                tracing::error!(
+                    "the routes are not sound, and those before stay in force: {}",
+                    failure.message
+                );
+                state.configured(false);
+                continue;
+            }
+            for change in &changes.restart {
+                tracing::warn!(key = change.key, "changed, and waits for a restart");
+            }
+            tracing::info!(changed = changes.live.len(), "the configuration was read again");
+            state.configured(true);
+            in_force = next;
+        }
+    })
+}
+
+fn tell(config: &Config, at: Option<SocketAddr>, out: &Output) {
+    let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
+    let what = format!(
+        "{}, {}",
+        count(config.routes.len(), "route"),
+        count(config.stores.len(), "store")
+    );
+    match at {
+        Some(at) => out.note(&format!("relaying: {what}; answering at http://{at}")),
+        None => out.note(&format!("relaying: {what}")),
+    }
+}
