@@ -37,8 +37,11 @@ impl Breaker {
 
     /// Its first time must not be longer than its longest.
     fn checked(self, reader: &mut Reader<'_>, section: &Section<'_>) -> Self {
-        if self.open > self.cap {
-            section.refuse(reader, "open_ms", "must not be more than cap_ms");
+        // Told of the key that somebody wrote; what a route takes over from [breaker] is told there.
+        let written = ["open_ms", "cap_ms"].into_iter().find(|key| section.raw(key).is_some());
+        if let Some(key) = written.filter(|_| self.open > self.cap) {
+            let (open, cap) = (self.open.as_millis(), self.cap.as_millis());
+            section.refuse(reader, key, format!("makes open_ms ({open}) more than cap_ms ({cap})"));
         }
         self
     }
