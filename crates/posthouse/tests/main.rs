@@ -3,6 +3,7 @@
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod billing;
 mod limits;
 mod payments;
 mod relay;
