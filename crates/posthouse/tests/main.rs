@@ -1,4 +1,4 @@
-//! The stories of `examples/`, as tests: the same pieces, on a real server, with a clock that stands still until it is moved.
+//! The relay, and the stories of `examples/` as tests: the same pieces, on real databases.
 
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
@@ -6,4 +6,5 @@
 mod billing;
 mod limits;
 mod payments;
+mod readme;
 mod relay;
