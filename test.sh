@@ -147,6 +147,20 @@ story() {
     BUILT=yes examples/payment_dispatch/run
 }
 
+# On SQLite and on PostgreSQL. Then the program of the README, until it has delivered.
+billing_story() {
+    local line='' program
+    BUILT=yes examples/usage_billing/run
+    BUILT=yes examples/usage_billing/run "$PG_URL"
+    exec 4< <(cd "$scratch" && exec "$CARGO_TARGET_DIR/debug/examples/quickstart")
+    program=$!
+    read -r -t 60 line <&4 || true
+    kill "$program" 2>/dev/null || true
+    exec 4<&-
+    echo "the README's program: ${line:-silent}"
+    [ "$line" = "1204 tokens are billed" ]
+}
+
 # Applications with other drivers, each resolved by itself as it would be elsewhere: only one SQLite can be linked, so a driver may
 # allow one version of ours and not another. Without a registry the resolver takes what is here.
 beside() {
@@ -195,6 +209,7 @@ case $mode in
         stage "tests" most_tests
         stage "tests through PgBouncer" pooled_tests
         stage "example: payment_dispatch" story
+        stage "example: usage_billing" billing_story
         stage "examples: beside other drivers" beside
         ;;
     *)

@@ -1,11 +1,13 @@
-//! The stories of `examples/`, as tests: the same pieces, on a real server, with a clock that stands still until it is moved.
+//! The relay, and the stories of `examples/` as tests: the same pieces, on real databases.
 
 // Test code fails by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod billing;
 mod effects;
 mod limits;
 mod payments;
+mod readme;
 mod relay;
 mod simulation;
 mod transactional;

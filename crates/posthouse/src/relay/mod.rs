@@ -1,10 +1,10 @@
 //! The relay: claims messages, sends them, and settles what became of them.
 //!
 //! ```no_run
-//! # use posthouse::{AnyStore, Relay, relay::local};
+//! # use posthouse::{AnyStore, Relay, relay::{CancellationToken, local}};
 //! # #[derive(serde::Deserialize)] struct Usage { tokens: u64 }
 //! # async fn example() -> Result<(), posthouse::Error> {
-//! # let cancel = tokio_util::sync::CancellationToken::new();
+//! # let cancel = CancellationToken::new();
 //! async fn publish_usage(usage: Usage) -> Result<(), std::io::Error> {
 //!     println!("{} tokens", usage.tokens);
 //!     Ok(())
@@ -35,6 +35,7 @@ mod transactional;
 mod watchdog;
 
 pub use control::Control;
+pub use tokio_util::sync::CancellationToken;
 use control::Pulse;
 pub use destination::Destination;
 pub use local::{IntoOutcome, local, local_delivery};
@@ -47,7 +48,6 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
 
 use held::Held;
 use load::Load;
