@@ -35,10 +35,11 @@ mod transactional;
 mod watchdog;
 
 pub use control::Control;
-pub use tokio_util::sync::CancellationToken;
 use control::Pulse;
 pub use destination::Destination;
 pub use local::{IntoOutcome, local, local_delivery};
+/// What stops a relay.
+pub use tokio_util::sync::CancellationToken;
 pub use transactional::{Failure, Handling, Transactional, transactional};
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
