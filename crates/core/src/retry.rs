@@ -33,19 +33,10 @@ pub enum Backoff {
     Table(Vec<Duration>),
 }
 
+/// 12 attempts, with waits that double from half a second up to five minutes.
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self {
-            max_attempts: 12,
-            backoff: Backoff::Exponential {
-                base: Duration::from_millis(500),
-                factor: 2.0,
-                cap: Duration::from_secs(300),
-                jitter: 0.3,
-                floor: Duration::from_millis(1),
-            },
-            longest_wish: Duration::from_secs(3600),
-        }
+        Self::exponential(12, Duration::from_millis(500), Duration::from_secs(300))
     }
 }
 
@@ -56,6 +47,21 @@ impl RetryPolicy {
             max_attempts,
             backoff: Backoff::Table(waits.into_iter().collect()),
             ..Self::default()
+        }
+    }
+
+    /// Waits that double from `base` up to `cap`, with the usual jitter.
+    pub fn exponential(max_attempts: u32, base: Duration, cap: Duration) -> Self {
+        Self {
+            max_attempts,
+            backoff: Backoff::Exponential {
+                base,
+                factor: 2.0,
+                cap,
+                jitter: 0.3,
+                floor: Duration::from_millis(1),
+            },
+            longest_wish: Duration::from_secs(3600),
         }
     }
 

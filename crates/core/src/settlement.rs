@@ -52,6 +52,13 @@ impl Settlement {
             Outcome::Retry { after, code, error } => (Ending::Retry { wish: after }, Some(code), Some(error), None),
             Outcome::Reject { code, error } => (Ending::Rejected, Some(code), Some(error), None),
             // A plain message treats "it may have happened" as a reason to try again; the receiver has the id.
+            Outcome::Duplicate { receipt } => (Ending::Duplicate, None, None, receipt),
+            Outcome::Pending { .. } => {
+                let error =
+                    "the destination wants to answer later, and nobody would be waiting: only steps of a saga may";
+                let (code, error) = ("pending".to_owned(), error.to_owned());
+                (Ending::Retry { wish: None }, Some(code), Some(error), None)
+            }
             Outcome::Unknown { code, error } => (Ending::Retry { wish: None }, Some(code), Some(error), None),
         };
         let step = end_lease(standing, ending, Ctx { policy, roll });
@@ -260,6 +267,26 @@ mod tests {
         let settlement = Settlement::of(&lease(1), unknown, &RetryPolicy::default(), 0.5);
         assert_eq!(settlement.next(), Next::Pending(Duration::from_millis(500)));
         assert_eq!(settlement.step.evidence, Some(AttemptOutcome::Retry));
+    }
+
+    #[test]
+    fn a_destination_may_have_had_it_before() {
+        let again = Outcome::Duplicate {
+            receipt: Some("r".into()),
+        };
+        let settlement = Settlement::of(&lease(2), again, &RetryPolicy::default(), 0.5);
+        assert_eq!(settlement.next(), Next::Done);
+        assert_eq!(settlement.step.evidence, Some(AttemptOutcome::Duplicate));
+        assert_eq!(settlement.receipt.as_deref(), Some("r"));
+    }
+
+    /// Nobody waits for the call, so it must not end as done.
+    #[test]
+    fn a_plain_message_cannot_be_answered_later() {
+        let later = Outcome::Pending { callback: "c".into() };
+        let settlement = Settlement::of(&lease(1), later, &RetryPolicy::default(), 0.5);
+        assert!(matches!(settlement.next(), Next::Pending(_)));
+        assert_eq!(settlement.code.as_deref(), Some("pending"));
     }
 
     #[test]

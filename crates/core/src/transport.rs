@@ -74,6 +74,17 @@ pub enum Outcome {
         /// What was said.
         error: String,
     },
+    /// It was delivered before, and nothing was done now.
+    Duplicate {
+        /// What the destination returned then.
+        receipt: Option<String>,
+    },
+    /// It was taken, and what becomes of it is told later, by a call that names this. Of a saga's steps only: for a plain message
+    /// nobody would wait, so it counts as unknown.
+    Pending {
+        /// What the call names.
+        callback: String,
+    },
     /// It may have happened: a timeout, a reset, a server error.
     Unknown {
         /// The destination's own code.

@@ -27,6 +27,27 @@ where
     Typed(function, PhantomData)
 }
 
+/// A function that takes the delivery and its payload, read from JSON: for one that needs the id as well, to recognise what it has seen.
+/// A payload that cannot be read as `T` is rejected, unsent.
+///
+/// ```
+/// # use posthouse::{Delivery, Outcome, relay::local_with};
+/// # #[derive(serde::Deserialize)] struct Usage { tokens: u64 }
+/// # async fn bill(id: &str, tokens: u64) -> Result<bool, std::io::Error> { Ok(true) }
+/// let transport = local_with(|delivery: Delivery, usage: Usage| async move {
+///     let new = bill(&delivery.id.to_string(), usage.tokens).await?;
+///     Ok::<_, std::io::Error>(if new { Outcome::delivered() } else { Outcome::Duplicate { receipt: None } })
+/// });
+/// ```
+pub fn local_with<T, F, A>(function: F) -> impl Transport
+where
+    T: DeserializeOwned + Send + Sync + 'static,
+    F: Fn(Delivery, T) -> A + Send + Sync + 'static,
+    A: Future<Output: IntoOutcome> + Send,
+{
+    Both(function, PhantomData)
+}
+
 /// A function that takes the whole delivery: the id, the epoch, the headers, the bytes.
 pub fn local_delivery<F, A>(function: F) -> impl Transport
 where
@@ -80,6 +101,23 @@ where
     async fn send(&self, delivery: &Delivery) -> Outcome {
         match read_json(delivery) {
             Ok(payload) => self.0(payload).await.into_outcome(),
+            Err(rejected) => rejected,
+        }
+    }
+}
+
+struct Both<T, F>(F, PhantomData<T>);
+
+#[async_trait]
+impl<T, F, A> Transport for Both<T, F>
+where
+    T: DeserializeOwned + Send + Sync + 'static,
+    F: Fn(Delivery, T) -> A + Send + Sync + 'static,
+    A: Future<Output: IntoOutcome> + Send,
+{
+    async fn send(&self, delivery: &Delivery) -> Outcome {
+        match read_json(delivery) {
+            Ok(payload) => self.0(delivery.clone(), payload).await.into_outcome(),
             Err(rejected) => rejected,
         }
     }

@@ -37,7 +37,7 @@ mod watchdog;
 pub use control::Control;
 use control::Pulse;
 pub use destination::Destination;
-pub use local::{IntoOutcome, local, local_delivery};
+pub use local::{IntoOutcome, local, local_delivery, local_with};
 /// What stops a relay.
 pub use tokio_util::sync::CancellationToken;
 pub use transactional::{Failure, Handling, Transactional, transactional};

@@ -137,7 +137,7 @@ impl Place {
     /// Tells the breaker what became of the send, and answers whether that changed its state.
     pub fn report(&self, outcome: &Outcome, roll: f64) -> bool {
         // One that refuses a message is well.
-        let well = matches!(outcome, Outcome::Delivered { .. } | Outcome::Reject { .. });
+        let well = !matches!(outcome, Outcome::Retry { .. } | Outcome::Unknown { .. });
         let (mut gate, now) = (self.target.gate(), self.target.now());
         let (Some(circuit), Some(period)) = (gate.circuit.as_mut(), self.period) else {
             return false;

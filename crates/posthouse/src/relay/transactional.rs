@@ -299,7 +299,7 @@ where
             grant: grant.clone(),
         };
         match (self.handler)(handling).await.into_outcome() {
-            Outcome::Delivered { .. } if !grant.is_used() => Outcome::unknown(
+            Outcome::Delivered { .. } | Outcome::Duplicate { .. } if !grant.is_used() => Outcome::unknown(
                 "not_settled",
                 "the handler answered Ok without settle_in, so its writes may be committed without the settlement; call settle_in before the commit",
             ),
@@ -351,7 +351,7 @@ pub(super) async fn read_back(engine: &Engine, work: &Work, grant: &Grant, answe
 /// What is true if nothing was committed.
 fn failure(answer: Option<Outcome>) -> Outcome {
     match answer {
-        Some(Outcome::Delivered { .. }) => Outcome::retry(
+        Some(Outcome::Delivered { .. } | Outcome::Duplicate { .. }) => Outcome::retry(
             "rolled_back",
             "the handler answered Ok, but the transaction in which it settled was not committed",
         ),
