@@ -50,6 +50,8 @@ pub(crate) struct Floors {
     waiting: Option<Sample>,
     sampled: Option<Instant>,
     full_pass: Option<Instant>,
+    /// The last claim took nothing: there is nothing to pass, and an idle relay need not ask how far it could.
+    quiet: bool,
 }
 
 /// Which lanes to look into, from where, and between which bounds to look for lanes that are not known yet.
@@ -76,7 +78,7 @@ impl Plan {
 impl Floors {
     /// Whether it is time for a sample.
     pub(crate) fn wants_sample(&self, now: Instant, every: Duration) -> bool {
-        self.sampled.is_none_or(|at| now.duration_since(at) >= every)
+        !self.quiet && self.sampled.is_none_or(|at| now.duration_since(at) >= every)
     }
 
     /// Takes a sample. The one before it becomes the base when no transaction that is older than it is open any more.
@@ -132,6 +134,7 @@ impl Floors {
             let high = highest.entry(lane).or_insert(pos);
             *high = pos.max(*high);
         }
+        self.quiet = highest.is_empty();
         for lane in &plan.lanes {
             let passed = if cut {
                 highest.get(lane).copied()

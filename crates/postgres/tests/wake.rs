@@ -139,6 +139,10 @@ async fn workers_of_one_name_have_marks_of_their_own() {
     one.asleep("w", LONG).await.unwrap();
     other.asleep("w", LONG).await.unwrap();
     one.wake("w", Duration::from_millis(1)).await.unwrap();
+    assert_eq!(marks(&fx).await, "w,w", "whose time was up sleeps on");
+    enqueue(&fx).await;
+    let claim = Claim::new("w", 10, Duration::from_secs(15));
+    assert_eq!(one.claim(&claim).await.unwrap().len(), 1);
     assert_eq!(marks(&fx).await, "w");
     let mut listener = Listener::new(&fx).await;
     enqueue(&fx).await;

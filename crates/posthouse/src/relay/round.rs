@@ -205,6 +205,10 @@ impl<'a> Rounds<'a> {
         let claimed = self.engine.store.claim(&claim).await?;
         self.engine.pulse.answer();
         measures::claimed(claimed.len(), asked.elapsed());
+        if !claimed.is_empty() {
+            // Who finds something is awake, for the store too.
+            self.asleep = None;
+        }
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
         for one in &claimed {
             *found.entry(one.delivery.tenant.clone()).or_default() += 1;
