@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use std::time::Duration;
 
-use crate::{Claim, Claimed, Conflict, Error, Lease, Pause, Relay, Renewal, Settlement, Verdict};
+use crate::{Claim, Claimed, Conflict, Effect, Error, Lease, Pause, Receipt, Relay, Renewal, Settlement, Verdict};
 
 /// How a relay takes and finishes work. No default bodies: a wrapper must say what it does with each.
 #[async_trait]
@@ -23,6 +23,10 @@ pub trait Store: Send + Sync {
 
     /// Ends leases. One answer for each, in order; each is atomic, and one that fails spoils no other.
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error>;
+
+    /// The receipts that earlier deliveries of these effects have kept ([`Settlement::keeping`]): one answer for each, in order. A kept
+    /// receipt is there as long as its message. Of several, the one of the lowest number is answered.
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error>;
 
     /// Leases that ran out, by number, from above `after`. They end by a settlement like any other:
     /// [`Settlement::expired`].

@@ -25,6 +25,7 @@ const LEAVE: &str = include_str!("../sql/leave_leased.sql");
 const ATTEMPT: &str = include_str!("../sql/settle_attempt.sql");
 const BEFORE: &str = include_str!("../sql/settled_before.sql");
 const REST_OF_RUN: &str = include_str!("../sql/rest_of_run.sql");
+const KEEP: &str = include_str!("../sql/receipt_keep.sql");
 const RENEW: &str = include_str!("../sql/renew.sql");
 
 /// Takes the write lock of a caller's transaction that may not have it yet.
@@ -120,6 +121,7 @@ impl Settling<'_> {
         let plain = self.plain(alike)?;
         for settlement in alike {
             verdicts.push(if plain.holds(settlement.lease.seq) {
+                self.keep(settlement)?;
                 Verdict::Settled
             } else {
                 self.one(settlement)?
@@ -195,6 +197,7 @@ impl Settling<'_> {
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         };
         self.perform(settlement, &held)?;
+        self.keep(settlement)?;
         if settlement.stops_run() {
             self.stop_run(lease.token, &held.record);
         }
@@ -289,6 +292,15 @@ impl Settling<'_> {
             self.now,
         ];
         run(self.tx, ATTEMPT, values).map(|_| ())
+    }
+
+    /// Keeps the receipt of a settlement that won, if it asks for that.
+    fn keep(&self, settlement: &Settlement) -> Result<(), Error> {
+        let Some(effect) = &settlement.keeps else {
+            return Ok(());
+        };
+        let values = params![effect.as_bytes(), settlement.lease.seq, settlement.receipt];
+        run(self.tx, KEEP, values).map(|_| ())
     }
 
     /// A message of a key went back, or stays and blocks: the rest of the same claim's run must not overtake it.
