@@ -1,6 +1,6 @@
 //! The leases that this relay holds: until when, and renewing them.
 
-use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store};
+use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store, class};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -61,7 +61,7 @@ impl Held {
             let leases: Vec<_> = self.locked().values().map(|d| d.lease.clone()).collect();
             // Without an answer the deadlines stay, and whoever works under one stops there.
             if let Ok(Err(error)) = tokio::time::timeout(third, self.renew(store, &leases)).await {
-                tracing::warn!(%error, leases = leases.len(), "leases could not be renewed");
+                tracing::warn!(class = class::of_error(&error), %error, leases = leases.len(), "leases could not be renewed");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The one loop: settle what ran out, claim, hand out, sleep until there is more to do.
 
-use posthouse_core::{Claim, Claimed, Error};
+use posthouse_core::{Claim, Claimed, Error, class};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -110,7 +110,7 @@ impl<'a> Rounds<'a> {
                     rest
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a round failed");
+                    tracing::warn!(class = class::of_error(&error), %error, "a round failed");
                     let rest = Rest::For(wait);
                     wait = (2 * wait).min(WAITS.1);
                     rest
@@ -250,7 +250,7 @@ impl Engine {
 async fn woken(engine: &Engine) {
     let poll = engine.settings.poll;
     if let Err(error) = engine.store.wake(&engine.settings.name, poll).await {
-        tracing::warn!(%error, "the store cannot wake this relay; it looks by itself");
+        tracing::warn!(class = class::of_error(&error), %error, "the store cannot wake this relay; it looks by itself");
         tokio::time::sleep(poll).await;
     }
 }
@@ -320,7 +320,9 @@ async fn tell_for_ever(engine: &Engine) {
                     engine.freed();
                 }
             }
-            Err(error) => tracing::warn!(%error, "the store was not told of this relay"),
+            Err(error) => {
+                tracing::warn!(class = class::of_error(&error), %error, "the store was not told of this relay")
+            }
         }
         // What changes is told soon, but not each flicker.
         tokio::time::sleep(MOMENT).await;
