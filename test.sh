@@ -147,6 +147,9 @@ story() {
     BUILT=yes examples/payment_dispatch/run
 }
 
+# In a file of its own; the tests tell it on PostgreSQL too.
+writeback() { BUILT=yes examples/memory_writeback/run; }
+
 # Applications with other drivers, each resolved by itself as it would be elsewhere: only one SQLite can be linked, so a driver may
 # allow one version of ours and not another. Without a registry the resolver takes what is here.
 beside() {
@@ -195,6 +198,7 @@ case $mode in
         stage "tests" most_tests
         stage "tests through PgBouncer" pooled_tests
         stage "example: payment_dispatch" story
+        stage "example: memory_writeback" writeback
         stage "examples: beside other drivers" beside
         ;;
     *)

@@ -5,4 +5,6 @@
 
 mod limits;
 mod payments;
+mod receipts;
 mod relay;
+mod writeback;
