@@ -160,6 +160,8 @@ billing_story() {
     echo "the README's program: ${line:-silent}"
     [ "$line" = "1204 tokens are billed" ]
 }
+# In a file of its own; the tests tell it on PostgreSQL too.
+writeback() { BUILT=yes examples/memory_writeback/run; }
 
 # Applications with other drivers, each resolved by itself as it would be elsewhere: only one SQLite can be linked, so a driver may
 # allow one version of ours and not another. Without a registry the resolver takes what is here.
@@ -210,6 +212,7 @@ case $mode in
         stage "tests through PgBouncer" pooled_tests
         stage "example: payment_dispatch" story
         stage "example: usage_billing" billing_story
+        stage "example: memory_writeback" writeback
         stage "examples: beside other drivers" beside
         ;;
     *)

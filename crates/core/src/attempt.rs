@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{LeaseToken, Timestamp, message::word_enum};
+use crate::{LeaseToken, Timestamp, class, message::word_enum};
 
 word_enum!(
     /// How a counted lease ended.
@@ -28,11 +28,11 @@ impl AttemptOutcome {
     /// The stable class string of this outcome, for logs, metrics and audits; `dead` says that it ended the message.
     pub const fn class(self, dead: bool) -> &'static str {
         match self {
-            Self::Delivered | Self::Expanded => "outbox_flush_success",
-            Self::Duplicate => "outbox_flush_dedup_hit",
-            Self::Rejected | Self::Lapsed => "outbox_flush_dead",
-            Self::Retry | Self::LeaseExpired if dead => "outbox_flush_dead",
-            Self::Retry | Self::LeaseExpired => "outbox_flush_retry",
+            Self::Delivered | Self::Expanded => class::SUCCESS,
+            Self::Duplicate => class::DEDUP_HIT,
+            Self::Rejected | Self::Lapsed => class::DEAD,
+            Self::Retry | Self::LeaseExpired if dead => class::DEAD,
+            Self::Retry | Self::LeaseExpired => class::RETRY,
         }
     }
 }

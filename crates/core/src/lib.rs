@@ -7,7 +7,7 @@
 //! | to read about | open |
 //! |---|---|
 //! | what is sent | [`message`], [`limits`], [`headers`] |
-//! | what may happen to it | [`machine`], [`retry`], [`attempt`] |
+//! | what may happen to it | [`machine`], [`retry`], [`attempt`], [`receipt`], [`class`] |
 //! | who may finish it | [`lease`], [`settlement`] |
 //! | when a destination is spared | [`breaker`], [`rate`] |
 //! | what operators are told | [`explain`], [`presence`] |
@@ -17,6 +17,7 @@
 pub mod admin;
 pub mod attempt;
 pub mod breaker;
+pub mod class;
 pub mod digest;
 pub mod error;
 pub mod explain;
@@ -28,6 +29,7 @@ pub mod machine;
 pub mod message;
 pub mod presence;
 pub mod rate;
+pub mod receipt;
 pub mod retry;
 pub mod schema;
 pub mod settlement;
@@ -51,6 +53,7 @@ pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
 pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
 pub use presence::{Breaker, DestinationView, Health, Pause, Relay, RelayView, Route};
 pub use rate::{Meter, Rate};
+pub use receipt::{Effect, Receipt};
 pub use retry::{Backoff, RetryPolicy};
 pub use schema::{Fit, Migration, RolePlan, SchemaVersion, Upgrade};
 pub use settlement::{Next, Settlement, Verdict};

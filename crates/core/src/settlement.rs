@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    AttemptOutcome, DeadReason, Error, Lease, Message, OnDead, Outcome, RetryPolicy, Standing, State, Step,
+    AttemptOutcome, DeadReason, Effect, Error, Lease, Message, OnDead, Outcome, RetryPolicy, Standing, State, Step,
     machine::{Ctx, Ending, end_lease},
     text,
 };
@@ -23,6 +23,8 @@ pub struct Settlement {
     pub error: Option<String>,
     /// What the destination returned, cleaned and cut.
     pub receipt: Option<String>,
+    /// The effect for which its receipt is kept: a later message of the same effect need not be sent.
+    pub keeps: Option<Effect>,
     /// Messages to enqueue with it, in the same transaction.
     pub follow_ups: Vec<Message>,
 }
@@ -103,6 +105,12 @@ impl Settlement {
         self
     }
 
+    /// Keeps the receipt for later messages of the same effect, if this is a delivery: nothing else proves that it was done.
+    pub fn keeping(mut self, effect: Effect) -> Self {
+        self.keeps = (self.step.evidence == Some(AttemptOutcome::Delivered)).then_some(effect);
+        self
+    }
+
     /// What becomes of the message.
     pub fn next(&self) -> Next {
         match (self.step.standing.state, self.step.reason) {
@@ -150,6 +158,7 @@ impl Settlement {
             code: None,
             error: None,
             receipt: None,
+            keeps: None,
             follow_ups: Vec::new(),
         }
     }
@@ -322,6 +331,21 @@ mod tests {
             ] {
                 assert_eq!(settlement.stops_run(), stops, "{on_dead}: {settlement:?}");
             }
+        }
+    }
+
+    #[test]
+    fn only_a_delivery_keeps_its_receipt() {
+        let (effect, at) = (Effect(crate::Digest([7; 32])), lease(1));
+        assert_eq!(Settlement::delivered(&at, None).keeping(effect).keeps, Some(effect));
+        for other in [
+            Settlement::duplicate(&at, Some("r")),
+            Settlement::expanded(&at, Vec::new()),
+            Settlement::released(&at, Duration::ZERO),
+            Settlement::lapsed(&at),
+            Settlement::expired(&at),
+        ] {
+            assert_eq!(other.keeping(effect).keeps, None);
         }
     }
 

@@ -6,7 +6,9 @@
 use async_trait::async_trait;
 use std::time::Duration;
 
-use crate::{Claim, Claimed, Conflict, Error, Fate, Lease, Pause, Relay, Renewal, Settlement, Verdict};
+use crate::{
+    Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement, Verdict,
+};
 
 /// How a relay takes and finishes work. No default bodies: a wrapper must say what it does with each.
 #[async_trait]
@@ -27,6 +29,10 @@ pub trait Store: Send + Sync {
     /// What became of leases, as far as it is committed. One answer for each, in order. It changes nothing and waits for nobody: for
     /// whoever does not know whether a settlement was committed, and must not make it win by asking.
     async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error>;
+
+    /// The receipts that earlier deliveries of these effects have kept ([`Settlement::keeping`]): one answer for each, in order. A kept
+    /// receipt is there as long as its message. Of several, the one of the lowest number is answered.
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error>;
 
     /// Leases that ran out, by number, from above `after`. They end by a settlement like any other:
     /// [`Settlement::expired`].

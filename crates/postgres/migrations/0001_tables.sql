@@ -208,11 +208,13 @@ CREATE TABLE posthouse.dedupe (
 CREATE INDEX dedupe_id ON posthouse.dedupe (id);
 CREATE INDEX dedupe_ended ON posthouse.dedupe (ended_at) WHERE ended_at IS NOT NULL;
 
--- Receipts that a worker asked to keep, by content.
+-- Receipts that a delivery kept for later messages of the same effect (tenant, namespace, topic, content and destination, hashed). By
+-- number too, so that deliveries of twins wait for nobody. As long as its message is there, so is its receipt.
 CREATE TABLE posthouse.receipt (
-    content bytea PRIMARY KEY,
+    effect  bytea NOT NULL CHECK (octet_length(effect) = 32),
     seq     bigint NOT NULL,
-    receipt text NOT NULL
+    receipt text,
+    PRIMARY KEY (effect, seq)
 );
 CREATE INDEX receipt_seq ON posthouse.receipt (seq);
 

@@ -59,7 +59,7 @@ END $$;
 CREATE OR REPLACE FUNCTION posthouse.complete_outbox_attempt(
     id uuid, lease_token uuid, worker_id text, outcome text, error text DEFAULT NULL, retry_after interval DEFAULT NULL,
     receipt text DEFAULT NULL, code text DEFAULT NULL, keep_receipt boolean DEFAULT false,
-    roll double precision DEFAULT NULL)
+    roll double precision DEFAULT NULL, destination text DEFAULT '')
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -69,11 +69,14 @@ DECLARE
     own leased;
     d record;
     answer text := 'lost';
+    keeps bytea[];
 BEGIN
     PERFORM check_lease(complete_outbox_attempt.id, lease_token, worker_id);
     -- A mistake in the call is told first: it must not read as a lost lease.
     IF complete_outbox_attempt.outcome IS NULL OR complete_outbox_attempt.outcome NOT IN ('delivered', 'duplicate', 'retry', 'rejected', 'released') THEN
         RAISE 'outcome: must be delivered, duplicate, retry, rejected or released' USING ERRCODE = 'P7006';
+    ELSIF complete_outbox_attempt.destination IS NULL THEN
+        RAISE 'destination: must not be NULL' USING ERRCODE = 'P7006';
     END IF;
     SELECT m.seq INTO number FROM message m WHERE m.id = complete_outbox_attempt.id;
     -- Not locked here: `settle` locks it with the rest of its run, in the order that everybody keeps. What is read of it does not
@@ -81,11 +84,14 @@ BEGIN
     SELECT l.* INTO own FROM leased l WHERE l.seq = number AND l.token = lease_token;
     IF FOUND THEN
         SELECT * INTO d FROM decide(complete_outbox_attempt.outcome, own.attempts, own.max_attempts, own.releases, retry_after, coalesce(roll, random()));
+        IF complete_outbox_attempt.keep_receipt AND d.evidence = 1 THEN
+            keeps := ARRAY(SELECT effect_hash(m.tenant, m.namespace, m.topic, m.digest, complete_outbox_attempt.destination) FROM message m WHERE m.seq = number);
+        END IF;
         BEGIN
             SELECT (settle(ARRAY[own.seq], ARRAY[own.token], ARRAY[own.epoch::bigint], ARRAY[d.evidence::bigint], ARRAY[d.next::bigint], ARRAY[d.reason::bigint], ARRAY[d.delay_ms],
                            ARRAY[own.max_attempts::bigint],
                            ARRAY[CASE WHEN complete_outbox_attempt.outcome = 'released' THEN 'released_too_often' ELSE clean(complete_outbox_attempt.code, 64) END], ARRAY[clean(complete_outbox_attempt.error, 512)],
-                           ARRAY[clean_receipt(complete_outbox_attempt.receipt)]))[1] INTO answer;
+                           ARRAY[clean_receipt(complete_outbox_attempt.receipt)], keeps))[1] INTO answer;
         EXCEPTION WHEN SQLSTATE 'P7010' THEN
             -- The deadline passed in this very moment: nothing was ended.
             answer := 'lost';
@@ -93,9 +99,6 @@ BEGIN
     END IF;
     IF answer <> 'settled' THEN
         RETURN repeated_completion(number, complete_outbox_attempt.id, lease_token, complete_outbox_attempt.outcome);
-    END IF;
-    IF complete_outbox_attempt.keep_receipt AND d.evidence = 1 AND receipt IS NOT NULL THEN
-        PERFORM keep_receipt(own.seq, clean_receipt(receipt));
     END IF;
     RETURN CASE d.next WHEN 1 THEN 'done' WHEN 2 THEN 'pending' ELSE 'dead' END;
 END $$;

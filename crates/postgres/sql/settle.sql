@@ -7,7 +7,7 @@
 -- it walk the whole table instead while its statistics say that it is nearly empty.
 CREATE OR REPLACE FUNCTION posthouse.settle(
     p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_next bigint[], p_reason bigint[], p_delay_ms bigint[],
-    p_max_attempts bigint[], p_code text[], p_error text[], p_receipt text[])
+    p_max_attempts bigint[], p_code text[], p_error text[], p_receipt text[], p_keeps bytea[] DEFAULT NULL)
 RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
@@ -72,6 +72,11 @@ BEGIN
     -- The deadline is judged after the locks: if one passed while we waited for them, all is undone and judged again.
     IF first_deadline <= clock() THEN
         RAISE 'a deadline passed while its message was being locked' USING ERRCODE = 'P7010';
+    END IF;
+    -- Kept for later messages of the same effect; an empty one keeps nothing.
+    IF p_keeps IS NOT NULL THEN
+        INSERT INTO receipt (effect, seq, receipt)
+        SELECT p_keeps[w.o], p_seq[w.o], p_receipt[w.o] FROM unnest(won) w(o) WHERE p_outcome[w.o] = 1 AND p_keeps[w.o] <> '';
     END IF;
     IF cardinality(won) = n THEN RETURN array_fill('settled'::text, ARRAY[n]); END IF;
     RETURN settle_answers(p_seq, p_token, p_epoch, p_outcome, coalesce(won, '{}'));

@@ -88,7 +88,7 @@ fn last_id(message: &str) -> Option<MessageId> {
 }
 
 /// The arguments of the public functions, which a refusal begins with.
-const FIELDS: [&str; 38] = [
+const FIELDS: [&str; 39] = [
     "actor",
     "batch_size",
     "code",
@@ -96,6 +96,7 @@ const FIELDS: [&str; 38] = [
     "dedupe_key",
     "delay",
     "deliver_in",
+    "destination",
     "digest",
     "error",
     "headers",

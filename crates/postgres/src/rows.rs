@@ -2,7 +2,7 @@
 
 use posthouse_core::{
     Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
-    LeaseToken, MessageId, MessageView, OnDead, Pause, Relay, RelayView, Standing, State, Timestamp,
+    LeaseToken, MessageId, MessageView, OnDead, Pause, Receipt, Relay, RelayView, Standing, State, Timestamp,
     admin::COUNTED_AT_MOST,
 };
 use std::{
@@ -52,6 +52,13 @@ fn time(at: SystemTime) -> Timestamp {
         Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |m| -m),
     };
     Timestamp::from_micros(micros)
+}
+
+/// A row of `earlier_receipts`: the place in the list that was asked for, and what was kept.
+pub(crate) fn receipt(row: &Row) -> Result<(usize, Receipt), Error> {
+    let at = number::<usize>(row, "o")?.saturating_sub(1);
+    let text = get(row, "receipt")?;
+    Ok((at, Receipt { text }))
 }
 
 fn when(row: &Row, name: &str) -> Result<Option<Timestamp>, Error> {

@@ -75,7 +75,7 @@ impl Postgres {
             return Ok(false);
         };
         let lean = |s: &&Settlement| {
-            let silent = s.code.is_none() && s.error.is_none() && s.receipt.is_none();
+            let silent = s.code.is_none() && s.error.is_none() && s.receipt.is_none() && s.keeps.is_none();
             silent && s.lease.token == token && s.step.evidence == Some(AttemptOutcome::Delivered)
         };
         if !batch.iter().all(lean) {
@@ -192,8 +192,20 @@ pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
         texts(|s| &s.code),
         texts(|s| &s.error),
         texts(|s| &s.receipt),
+        Arg::Blobs(
+            batch
+                .iter()
+                .any(|s| s.keeps.is_some())
+                .then(|| batch.iter().map(kept).collect()),
+        ),
     ];
     Call::new(schema, "settle", args)
+}
+
+/// The effect for which a receipt is kept; empty for none.
+fn kept(settlement: &&Settlement) -> Vec<u8> {
+    let effect = settlement.keeps.as_ref();
+    effect.map_or_else(Vec::new, |effect| effect.as_bytes().to_vec())
 }
 
 pub(crate) fn read_verdicts(answers: Option<Vec<Option<String>>>, expected: usize) -> Result<Vec<Answer>, Error> {

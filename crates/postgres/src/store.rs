@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Fate, Lease, Limits, Message, Pause,
-    Relay, Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Message,
+    Pause, Receipt, Relay, Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
 };
 use std::{
     sync::{
@@ -290,6 +290,19 @@ impl Store for Postgres {
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
         self.settle_batch(batch).await
+    }
+
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
+        let hashes: Vec<_> = effects.iter().map(Effect::as_bytes).collect();
+        let sql = format!("SELECT o, receipt FROM {}.earlier_receipts($1)", self.schema);
+        let mut receipts = vec![None; effects.len()];
+        for row in self.query(&sql, &[(&hashes, Type::BYTEA_ARRAY)]).await? {
+            let (at, receipt) = rows::receipt(&row)?;
+            if let Some(place) = receipts.get_mut(at) {
+                *place = Some(receipt);
+            }
+        }
+        Ok(receipts)
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {

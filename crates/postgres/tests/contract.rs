@@ -1,7 +1,8 @@
 //! What is PostgreSQL's own: the SQL contract beside the library.
 
 use posthouse_core::{
-    Admin, Claim, DeadReason, Enqueued, Error, Limits, Message, Next, RetryPolicy, Settlement, Standing, State, Store,
+    Admin, Claim, DeadReason, Effect, Enqueued, Error, Lease, Limits, Message, Next, Receipt, RetryPolicy, Settlement,
+    Standing, State, Store,
     machine::{Ctx, Ending, end_lease},
 };
 use posthouse_testkit::Fixture;
@@ -593,5 +594,61 @@ async fn counts_are_guessed_without_statistics() {
         assert_eq!(fx.one("SELECT ready_exact FROM posthouse.counts(1000)").await, "f");
         let done: u32 = fx.one("SELECT done FROM posthouse.counts(1000)").await.parse().unwrap();
         assert!(done < 3000, "{done}");
+    }
+}
+
+/// What the library keeps is found by a worker in SQL, and the other way round; for the same destination alone.
+#[tokio::test]
+async fn workers_of_both_kinds_share_their_receipts() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.store().await;
+    let check = |body: &str, rest: &str| {
+        format!(
+            "SELECT coalesce(posthouse.check_dedup('acme', 'default', 'note', posthouse.digest('application/json', '{body}'){rest}), 'nothing')"
+        )
+    };
+    let claim = async || {
+        let claim = Claim::new("w", 1, Duration::from_secs(30));
+        store.claim(&claim).await.unwrap().remove(0)
+    };
+
+    fx.run("SELECT posthouse.enqueue('note', '1', tenant => 'acme')").await;
+    let claimed = claim().await;
+    let effect = Effect::of(&claimed.delivery, "archive");
+    let settlement = Settlement::delivered(&claimed.lease, Some("memory-1")).keeping(effect);
+    assert!(store.settle(&[settlement]).await.unwrap()[0].is_settled());
+    assert_eq!(fx.one(&check("1", ", 'archive'")).await, "memory-1");
+    assert_eq!(fx.one(&check("1", "")).await, "nothing");
+    assert_eq!(fx.one(&check("2", ", 'archive'")).await, "nothing");
+
+    let complete = |lease: &Lease, rest: &str| {
+        let (id, token) = (lease.id, lease.token.0);
+        format!("SELECT posthouse.complete_outbox_attempt('{id}', '{token}', 'w', {rest})")
+    };
+    let kept = "'delivered', receipt => 'memory-2', keep_receipt => true, destination => 'archive'";
+    for (body, rest, archive, plain) in [
+        ("2", kept, "memory-2", "nothing"),
+        ("3", "'delivered', keep_receipt => true", "nothing", ""),
+        ("4", "'delivered', receipt => 'memory-4'", "nothing", "nothing"),
+        (
+            "5",
+            "'rejected', receipt => 'memory-5', keep_receipt => true",
+            "nothing",
+            "nothing",
+        ),
+    ] {
+        fx.run(&format!("SELECT posthouse.enqueue('note', '{body}', tenant => 'acme')"))
+            .await;
+        let claimed = claim().await;
+        fx.run(&complete(&claimed.lease, rest)).await;
+        assert_eq!(fx.one(&check(body, ", 'archive'")).await, archive, "{body}");
+        assert_eq!(fx.one(&check(body, "")).await, plain, "{body}");
+        let effects = ["archive", ""].map(|destination| Effect::of(&claimed.delivery, destination));
+        let found = store.earlier_receipts(&effects).await.unwrap();
+        let text = |found: &Option<Receipt>| {
+            let text = found.as_ref().map(|receipt| receipt.text.clone().unwrap_or_default());
+            text.unwrap_or_else(|| "nothing".into())
+        };
+        assert_eq!([text(&found[0]), text(&found[1])], [archive, plain], "{body}");
     }
 }

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 16] = [
+const MISTAKES: [Mistake; 18] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -146,6 +146,20 @@ const MISTAKES: [Mistake; 16] = [
             "an_expired_head_that_blocks_releases_its_run",
         ],
     },
+    Mistake {
+        name: "receipts of what did not win are kept",
+        file: "settle",
+        right: "FROM unnest(won) w(o) WHERE",
+        wrong: "FROM generate_series(1, n) w(o) WHERE",
+        cases: &["only_what_wins_keeps_its_receipt"],
+    },
+    Mistake {
+        name: "receipts outlive their messages",
+        file: "prune",
+        right: "DELETE FROM receipt r WHERE r.seq = ANY (seqs);",
+        wrong: "",
+        cases: &["a_receipt_goes_with_its_message"],
+    },
 ];
 
 /// A store with the mistake planted.
@@ -216,4 +230,6 @@ controls! {
     what_is_left_behind_a_head_is_noticed: "what is behind a head that was taken away stays out of the way",
     unfair_due_times_are_noticed: "the oldest fall due first, whose ever they are",
     a_run_that_goes_on_after_an_expiry_is_noticed: "an expiry keeps the rest of its run",
+    receipts_of_what_did_not_win_are_noticed: "receipts of what did not win are kept",
+    receipts_that_outlive_their_messages_are_noticed: "receipts outlive their messages",
 }

@@ -8,8 +8,10 @@ mod effects;
 mod limits;
 mod payments;
 mod readme;
+mod receipts;
 mod relay;
 mod simulation;
 mod transactional;
 #[cfg(feature = "http")]
 mod webhooks;
+mod writeback;

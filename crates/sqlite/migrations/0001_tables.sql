@@ -207,6 +207,16 @@ CREATE TABLE posthouse_dedupe (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX posthouse_dedupe_ends ON posthouse_dedupe (ends_at) WHERE ends_at IS NOT NULL;
 
+-- Receipts that a delivery kept for later messages of the same effect (tenant, namespace, topic, content and destination, hashed).
+-- As long as its message is there, so is its receipt.
+CREATE TABLE posthouse_receipt (
+    effect  BLOB NOT NULL,
+    seq     INTEGER NOT NULL,
+    receipt TEXT,
+    PRIMARY KEY (effect, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX posthouse_receipt_seq ON posthouse_receipt (seq);
+
 -- What was done by hand, to a message or to a destination, and which worker found its lease lost.
 CREATE TABLE posthouse_audit (
     n           INTEGER PRIMARY KEY AUTOINCREMENT,

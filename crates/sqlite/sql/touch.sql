@@ -10,6 +10,7 @@ SELECT
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_resolved LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_attempt LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_dedupe LIMIT 1))
+    + (SELECT count(*) FROM (SELECT 1 FROM posthouse_receipt LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_audit LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_relay LIMIT 1))
     + (SELECT count(*) FROM (SELECT 1 FROM posthouse_pause LIMIT 1))

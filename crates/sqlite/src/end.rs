@@ -23,6 +23,7 @@ const TAKE: &str = include_str!("../sql/settle_take.sql");
 const ATTEMPT: &str = include_str!("../sql/settle_attempt.sql");
 const BEFORE: &str = include_str!("../sql/settled_before.sql");
 const REST_OF_RUN: &str = include_str!("../sql/rest_of_run.sql");
+const KEEP: &str = include_str!("../sql/receipt_keep.sql");
 const RENEW: &str = include_str!("../sql/renew.sql");
 
 /// Takes the write lock of a caller's transaction that may not have it yet.
@@ -120,6 +121,7 @@ impl<'a, R: Run> Ending<'a, R> {
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         };
         self.perform(settlement, &held).await?;
+        self.keep(settlement).await?;
         if settlement.stops_run() {
             self.stop_run(lease.token, &held.record);
         }
@@ -127,6 +129,16 @@ impl<'a, R: Run> Ending<'a, R> {
             insert_one(self.on, self.options, message).await?;
         }
         Ok(Verdict::Settled)
+    }
+
+    /// Keeps the receipt of a settlement that won, if it asks for that.
+    pub async fn keep(&mut self, settlement: &Settlement) -> Result<(), Error> {
+        let Some(effect) = &settlement.keeps else {
+            return Ok(());
+        };
+        let receipt = settlement.receipt.as_deref().into();
+        let values = vec![effect.as_bytes().into(), settlement.lease.seq.into(), receipt];
+        run(self.on, KEEP, values).await
     }
 
     /// Takes the lease out of `leased`, if it is held.

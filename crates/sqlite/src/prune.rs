@@ -19,6 +19,7 @@ const DEDUPE_DIGEST: &str = include_str!("../sql/dedupe_digest.sql");
 const REMOVE_MESSAGE: &str = include_str!("../sql/remove_message.sql");
 const REMOVE_ATTEMPTS: &str = include_str!("../sql/remove_attempts.sql");
 const REMOVE_RESOLVED: &str = include_str!("../sql/remove_resolved.sql");
+const REMOVE_RECEIPT: &str = include_str!("../sql/remove_receipt.sql");
 const REMOVE_DEAD: &str = include_str!("../sql/leave_dead.sql");
 
 /// What one round of retention has found.
@@ -61,6 +62,7 @@ fn still_ended(tx: &Connection, seq: i64, cutoff: i64) -> Result<bool, Error> {
 /// Removes a message that has no live record any more, with its evidence.
 pub(crate) fn remove(tx: &Connection, seq: i64) -> Result<(), Error> {
     run(tx, REMOVE_ATTEMPTS, [seq])?;
+    run(tx, REMOVE_RECEIPT, [seq])?;
     run(tx, REMOVE_RESOLVED, [seq])?;
     run(tx, REMOVE_MESSAGE, [seq]).map(|_| ())
 }

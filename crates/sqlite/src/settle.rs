@@ -80,6 +80,7 @@ impl Settling<'_> {
         let plain = self.plain(alike)?;
         for settlement in alike {
             verdicts.push(if plain.holds(settlement.lease.seq) {
+                at_once(self.ending.keep(settlement))?;
                 Verdict::Settled
             } else {
                 at_once(self.ending.one(settlement))?

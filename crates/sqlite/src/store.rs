@@ -5,8 +5,8 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Enqueued, Error, Fate, Lease, Message, Pause, Relay,
-    Renewal, Settlement, Store, Upgrade, Verdict, Wake, lease::check_lease, text::excerpt,
+    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Message, Pause,
+    Receipt, Relay, Renewal, Settlement, Store, Upgrade, Verdict, Wake, class, lease::check_lease, text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::{
@@ -28,6 +28,7 @@ use crate::{
 
 const EXPIRED: &str = include_str!("../sql/expired.sql");
 const FATE: &str = include_str!("../sql/fate.sql");
+const EARLIER: &str = include_str!("../sql/receipt_earlier.sql");
 const CONFLICT: &str = include_str!("../sql/conflict.sql");
 
 /// Nobody waits for a relay here; but another migration may take its time.
@@ -223,6 +224,23 @@ impl Store for Sqlite {
             .await
     }
 
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
+        let effects = effects.to_vec();
+        self.read(move |db| {
+            let mut statement = db.prepare_cached(EARLIER)?;
+            let mut earlier = |effect: &Effect| {
+                let kept = statement.query_row([effect.as_bytes()], |row| {
+                    Ok(Receipt {
+                        text: rows::optional_text(row, 0)?,
+                    })
+                });
+                kept.optional()
+            };
+            effects.iter().map(&mut earlier).collect()
+        })
+        .await
+    }
+
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
         self.read(move |db| {
             db.prepare_cached(EXPIRED)?
@@ -299,6 +317,6 @@ fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Confl
         actor: worker.to_owned(),
         detail,
     };
-    hand.sign(tx, clock::now(tx)?, "outbox_flush_conflict", About::Message(lease.id))?;
+    hand.sign(tx, clock::now(tx)?, class::CONFLICT, About::Message(lease.id))?;
     Ok(conflict)
 }

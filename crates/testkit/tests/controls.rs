@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 15] = [
+const CONTROLS: [(Flaw, &[&str]); 16] = [
     (
         Flaw::NoFence,
         &[
@@ -143,6 +143,10 @@ const CONTROLS: [(Flaw, &[&str]); 15] = [
     ),
     (Flaw::LastPauseStands, &["a_repeated_pause_changes_only_the_audit"]),
     (Flaw::FlightUnseen, &["behind_a_later_one_in_flight"]),
+    (
+        Flaw::ReceiptsOutlive,
+        &["a_receipt_goes_with_its_message", "a_duplicate_prolongs_nothing"],
+    ),
 ];
 
 /// Whether a case passes. One that hangs does not.

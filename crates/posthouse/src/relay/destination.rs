@@ -24,6 +24,7 @@ pub(super) struct Rules {
     pub retry: RetryPolicy,
     pub rate: Option<Rate>,
     pub breaker: Option<BreakerPolicy>,
+    pub reuse_receipts: bool,
 }
 
 impl Destination {
@@ -72,6 +73,19 @@ impl Destination {
         self
     }
 
+    /// Keeps the receipt of each delivery, and does not send again what was delivered: a message with the same namespace, tenant, topic,
+    /// content type and payload as one that this destination (by its name) has acknowledged is settled as `duplicate`, unsent, with
+    /// that one's receipt. For destinations that cannot deduplicate by themselves.
+    ///
+    /// A receipt is kept as long as its message is (see `posthouse prune`). It costs a look into the store before each send.
+    ///
+    /// This is an extra, not a lock: of two such messages that are in flight at the same time both are sent. The promise is the dedupe
+    /// key, by which a message is not even enqueued twice: [`Message::dedupe_key`](posthouse_core::Message::dedupe_key).
+    pub fn reuse_receipts(mut self) -> Self {
+        self.rules.reuse_receipts = true;
+        self
+    }
+
     /// Checks it against the lease under which its sends happen.
     pub(super) fn check(&self, name: &str, lease: Duration) -> Result<(), Error> {
         presence::check_destination(name)?;
@@ -107,6 +121,7 @@ impl Destination {
                 retry: RetryPolicy::default(),
                 rate: None,
                 breaker: Some(BreakerPolicy::default()),
+                reuse_receipts: false,
             },
         }
     }

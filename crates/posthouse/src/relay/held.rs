@@ -1,6 +1,6 @@
 //! The leases that this relay holds: until when, and renewing them.
 
-use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store};
+use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store, class};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -65,7 +65,7 @@ impl Held {
             wait = match tokio::time::timeout(third, self.renew(store, &leases)).await {
                 Ok(Ok(())) => third,
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, leases = leases.len(), "leases could not be renewed");
+                    tracing::warn!(class = class::of_error(&error), %error, leases = leases.len(), "leases could not be renewed");
                     third / 10
                 }
                 Err(_) => {

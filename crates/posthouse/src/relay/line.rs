@@ -1,6 +1,6 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
-use posthouse_core::{Claimed, Outcome, Settlement, Verdict};
+use posthouse_core::{Claimed, Effect, Outcome, Receipt, Settlement, Verdict, class};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -37,6 +37,8 @@ pub(super) struct Door {
 /// A message's turn at its destination.
 struct Turn {
     door: Door,
+    /// For what its receipt is to be kept.
+    effect: Option<Effect>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -46,6 +48,8 @@ pub(super) enum Unsent {
     Released,
     /// Its deliver-by has passed.
     Lapsed,
+    /// The same was delivered before, and this is what was returned.
+    Delivered(Receipt),
     /// It is not ours any more.
     Lost,
 }
@@ -121,13 +125,20 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
             let outcome = send(engine, &turn.door, work, grant.clone()).await;
             match (grant.filter(|grant| grant.is_used()), outcome) {
                 (Some(grant), answer) => return transactional::read_back(engine, work, &grant, answer).await,
-                (None, Some(outcome)) => Settlement::of(lease, outcome, &target.rules().retry, engine.roll()),
+                (None, Some(outcome)) => {
+                    let settlement = Settlement::of(lease, outcome, &target.rules().retry, engine.roll());
+                    match turn.effect {
+                        Some(effect) => settlement.keeping(effect),
+                        None => settlement,
+                    }
+                }
                 (None, None) => return lost(engine, work).await,
             }
         }
         // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
         Err(Unsent::Released | Unsent::Lost) => Settlement::released(lease, Duration::ZERO),
         Err(Unsent::Lapsed) => Settlement::lapsed(lease),
+        Err(Unsent::Delivered(earlier)) => Settlement::duplicate(lease, earlier.text.as_deref()),
     };
     let told = settlement.clone();
     let next = settle(engine, work, settlement).await;
@@ -181,6 +192,7 @@ pub(super) fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
 /// Everything that must hold before a send begins.
 async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> {
     let room = room(engine, &door, work).await?;
+    let effect = new_effect(engine, &door.route, work).await?;
     cover(engine, &door.route, work).await?;
     // It may have taken its time, and nothing begins after the stop.
     if engine.stopping.is_cancelled() {
@@ -188,7 +200,37 @@ async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> 
     }
     match work.claimed.deliver_within {
         Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
-        _ => Ok(Turn { door, _room: room }),
+        _ => Ok(Turn {
+            door,
+            effect,
+            _room: room,
+        }),
+    }
+}
+
+/// What sending it would do, where the destination wants nothing twice; unless that was done before. Asked as late as can be, and
+/// without an answer nothing is sent.
+async fn new_effect(engine: &Engine, route: &Route, work: &Work) -> Result<Option<Effect>, Unsent> {
+    if !route.target.rules().reuse_receipts {
+        return Ok(None);
+    }
+    let effect = Effect::of(&work.claimed.delivery, &route.target.name);
+    let effects = [effect];
+    let earlier = tokio::select! {
+        biased;
+        () = engine.stopping.cancelled() => return Err(Unsent::Released),
+        () = work.grip.lost() => return Err(Unsent::Lost),
+        earlier = engine.store.earlier_receipts(&effects) => earlier,
+    };
+    match earlier {
+        Ok(mut answers) => answers
+            .pop()
+            .flatten()
+            .map_or(Ok(Some(effect)), |receipt| Err(Unsent::Delivered(receipt))),
+        Err(error) => {
+            tracing::warn!(class = class::of_error(&error), %error, id = %work.grip.lease.id, "the store does not say whether it was delivered before");
+            Err(Unsent::Released)
+        }
     }
 }
 
@@ -213,7 +255,7 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
     if work.grip.remaining() < needed {
         let leases = [work.grip.lease.clone()];
         if let Err(error) = engine.held.renew(&*engine.store, &leases).await {
-            tracing::warn!(%error, "a lease could not be renewed before its send");
+            tracing::warn!(class = class::of_error(&error), %error, "a lease could not be renewed before its send");
         }
     }
     if work.grip.remaining() < needed {
@@ -288,13 +330,21 @@ fn panic_text(e: tokio::task::JoinError) -> String {
 async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
     let next = if settlement.stops_run() { Next::Stop } else { Next::Go };
     let sent = settlement.step.evidence.is_some();
+    let dead = matches!(settlement.next(), posthouse_core::Next::Dead(_));
+    let class = settlement.step.evidence.map(|outcome| outcome.class(dead));
     let verdict = tokio::select! {
         biased;
         verdict = engine.settler.settle(settlement) => verdict,
         () = work.grip.over(), if sent => None,
     };
     match verdict {
-        Some(Verdict::Settled) => next,
+        Some(Verdict::Settled) => {
+            if let Some(class) = class {
+                let (id, attempt) = (work.grip.lease.id, work.claimed.delivery.attempt);
+                tracing::debug!(class, %id, attempt, topic = work.claimed.delivery.topic, "settled");
+            }
+            next
+        }
         Some(Verdict::Refused(error)) => {
             tracing::error!(%error, id = %work.grip.lease.id, "a settlement was refused; its lease is left to run out");
             Next::Fail
@@ -308,8 +358,10 @@ pub(super) async fn lost(engine: &Engine, work: &Work) -> Next {
     let lease = &work.grip.lease;
     measures::lost();
     match engine.store.record_conflict(lease, &engine.settings.name).await {
-        Ok(_) => tracing::warn!(id = %lease.id, "a lease was lost"),
-        Err(error) => tracing::warn!(id = %lease.id, %error, "a lease was lost, and the audit could not be told"),
+        Ok(_) => tracing::warn!(class = class::CONFLICT, id = %lease.id, "a lease was lost"),
+        Err(error) => {
+            tracing::warn!(class = class::CONFLICT, id = %lease.id, %error, "a lease was lost, and the audit could not be told")
+        }
     }
     Next::Fail
 }

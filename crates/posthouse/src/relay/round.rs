@@ -1,6 +1,6 @@
 //! The one loop: claim, hand out, sleep until there is more to do. What ran out is taken back beside it.
 
-use posthouse_core::{Claim, Claimed, Error, Wake};
+use posthouse_core::{Claim, Claimed, Error, Wake, class};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -123,7 +123,7 @@ impl<'a> Rounds<'a> {
                     rest
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a round failed");
+                    tracing::warn!(class = class::of_error(&error), %error, "a round failed");
                     measures::store_error(&error);
                     let rest = Rest::For(wait);
                     wait = (2 * wait).min(WAITS.1);
@@ -283,7 +283,7 @@ async fn woken(engine: &Engine) -> bool {
     match engine.store.wake(&engine.settings.name, poll).await {
         Ok(why) => why == Wake::Rung,
         Err(error) => {
-            tracing::warn!(%error, "the store cannot wake this relay; it looks by itself");
+            tracing::warn!(class = class::of_error(&error), %error, "the store cannot wake this relay; it looks by itself");
             tokio::time::sleep(poll).await;
             true
         }
@@ -356,7 +356,9 @@ async fn tell_for_ever(engine: &Engine) {
                     engine.freed();
                 }
             }
-            Err(error) => tracing::warn!(%error, "the store was not told of this relay"),
+            Err(error) => {
+                tracing::warn!(class = class::of_error(&error), %error, "the store was not told of this relay")
+            }
         }
         // What changes is told soon, but not each flicker.
         tokio::time::sleep(MOMENT).await;

@@ -1,6 +1,6 @@
 //! Settlements on their way to the store: gathered for a moment, so that one call ends many leases.
 
-use posthouse_core::{Settlement, Store, Verdict};
+use posthouse_core::{Settlement, Store, Verdict, class};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -81,7 +81,7 @@ async fn finish(store: &dyn Store, mut batch: Vec<Order>) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, settlements = batch.len(), "settlements wait for the store");
+                tracing::warn!(class = class::of_error(&error), %error, settlements = batch.len(), "settlements wait for the store");
                 measures::store_error(&error);
                 tokio::time::sleep(wait).await;
                 wait = (2 * wait).min(WAITS.1);

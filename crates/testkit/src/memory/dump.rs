@@ -21,6 +21,9 @@ impl Tables {
                 taken.id, taken.digest, taken.ends_at
             );
         }
+        for ((effect, seq), receipt) in &self.receipts {
+            let _ = writeln!(lines, "receipt {effect:?} {seq} {receipt:?}");
+        }
         for line in &self.audit {
             let _ = writeln!(lines, "audit {line:?}");
         }

@@ -33,11 +33,13 @@ pub enum Flaw {
     LastPauseStands,
     /// Who is in flight is not seen by explain: only the first of a key is told.
     FlightUnseen,
+    /// The receipt of a message that was pruned still stands for others.
+    ReceiptsOutlive,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -53,5 +55,6 @@ impl Flaw {
         Self::RelaysNeverGo,
         Self::LastPauseStands,
         Self::FlightUnseen,
+        Self::ReceiptsOutlive,
     ];
 }

@@ -6,9 +6,9 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Claimed, Conflict, Counts, Durability, Error, Facts,
-    Fate, Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Relay, RelayView, Renewal, Settlement,
-    Store, Timestamp, Verdict, Wake,
+    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Claimed, Conflict, Counts, Durability, Effect, Error,
+    Facts, Fate, Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView,
+    Renewal, Settlement, Store, Timestamp, Verdict, Wake,
     admin::{check_deliver_in, check_prune_limit},
     lease::check_lease,
     presence::check_destination,
@@ -240,6 +240,10 @@ impl Store for Memory {
 
     async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
         Ok(self.with(|tables| leases.iter().map(|lease| tables.fate(lease)).collect()))
+    }
+
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
+        Ok(self.with(|tables| effects.iter().map(|effect| tables.earlier_receipt(effect)).collect()))
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {

@@ -1,7 +1,8 @@
 //! Settle, renew and what ran out: everything behind the fence.
 
 use posthouse_core::{
-    Attempt, Conflict, Error, Fate, Lease, LeaseToken, Renewal, Settlement, Verdict, machine::let_go, text::excerpt,
+    Attempt, Conflict, Effect, Error, Fate, Lease, LeaseToken, Receipt, Renewal, Settlement, Verdict, class,
+    machine::let_go, text::excerpt,
 };
 use std::time::Duration;
 
@@ -131,6 +132,10 @@ impl Tables {
                 finished_at: self.now,
             });
         }
+        if let Some(Effect(digest)) = settlement.keeps {
+            let text = settlement.receipt.clone();
+            self.receipts.insert((digest.0, seq), Receipt { text });
+        }
         self.apply(seq, settlement.step);
         if let Some(entry) = self
             .messages
@@ -222,6 +227,11 @@ impl Tables {
             .collect()
     }
 
+    pub(super) fn earlier_receipt(&self, Effect(digest): &Effect) -> Option<Receipt> {
+        let kept = self.receipts.range((digest.0, i64::MIN)..=(digest.0, i64::MAX)).next();
+        kept.map(|(_, receipt)| receipt.clone())
+    }
+
     pub(super) fn record_conflict(&mut self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
         let entry = self.entry(lease.id).ok_or(Error::NotFound(lease.id))?;
         let holds = |held: &Held| held.token == lease.token && held.until > self.now;
@@ -242,7 +252,7 @@ impl Tables {
         let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
         let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
         let (about, worker) = (About::Message(lease.id), excerpt(worker, 512));
-        self.write_audit(about, worker, "outbox_flush_conflict", detail);
+        self.write_audit(about, worker, class::CONFLICT, detail);
         Ok(conflict)
     }
 }

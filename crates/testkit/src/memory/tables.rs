@@ -1,8 +1,8 @@
 //! The tables, and the one function that moves a message.
 
 use posthouse_core::{
-    Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Settlement,
-    Standing, State, Step, Timestamp,
+    Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Receipt,
+    Settlement, Standing, State, Step, Timestamp,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -95,6 +95,8 @@ pub(super) struct Tables {
     pub ids: HashMap<MessageId, i64>,
     pub attempts: BTreeMap<i64, Vec<Attempt>>,
     pub dedupe: BTreeMap<DedupeKey, Taken>,
+    /// Kept receipts, by effect and number.
+    pub receipts: BTreeMap<([u8; 32], i64), Receipt>,
     pub audit: Vec<AuditEntry>,
     pub relays: BTreeMap<String, Told>,
     pub pauses: BTreeMap<String, Pause>,
@@ -171,6 +173,7 @@ impl Tables {
             ids: HashMap::new(),
             attempts: BTreeMap::new(),
             dedupe: BTreeMap::new(),
+            receipts: BTreeMap::new(),
             audit: Vec::new(),
             relays: BTreeMap::new(),
             pauses: BTreeMap::new(),
@@ -292,6 +295,8 @@ impl Tables {
         if let Some(entry) = self.messages.remove(&seq) {
             self.ids.remove(&entry.id);
             self.attempts.remove(&seq);
+            self.receipts
+                .retain(|(_, of), _| *of != seq || self.flaw == Some(Flaw::ReceiptsOutlive));
             self.news = true;
         }
     }

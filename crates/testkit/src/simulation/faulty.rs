@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use fastrand::Rng;
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Error, Fate, Lease, Pause, Relay, Renewal, Settlement, Store, Verdict, Wake,
+    Capabilities, Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement,
+    Store, Verdict, Wake,
 };
 use std::{
     future::Future,
@@ -193,6 +194,14 @@ impl Store for Faulty {
             .await
     }
 
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
+        let effects = effects.to_vec();
+        self.call("earlier_receipts", move |store, _| async move {
+            store.earlier_receipts(&effects).await
+        })
+        .await
+    }
+
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
         self.call(
             "expired",
@@ -335,6 +344,10 @@ impl Store for Liar {
 
     async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
         self.inner.fates(leases).await
+    }
+
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
+        self.inner.earlier_receipts(effects).await
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {

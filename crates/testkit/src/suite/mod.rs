@@ -20,6 +20,7 @@ pub mod operator;
 pub mod oversight;
 pub mod producers;
 pub mod races;
+pub mod receipts;
 pub mod runs;
 pub mod sessions;
 pub mod settle;
@@ -158,6 +159,19 @@ macro_rules! __cases {
                 attempts_are_gapless_and_epochs_rise
                 a_destinations_wish_moves_the_due_time
                 hostile_names_are_only_names
+            }
+            receipts {
+                a_kept_receipt_stands_for_a_twin
+                what_is_not_asked_for_is_not_kept
+                a_delivery_without_a_receipt_is_kept_too
+                a_receipt_stands_for_its_own_effect_only
+                many_are_answered_in_their_order
+                twins_in_flight_are_both_settled
+                only_what_wins_keeps_its_receipt
+                every_kind_of_message_keeps_its_receipt
+                a_receipt_goes_with_its_message
+                a_duplicate_prolongs_nothing
+                asking_for_receipts_changes_nothing
             }
             operator {
                 replay_applies_only_to_dead_and_quarantined

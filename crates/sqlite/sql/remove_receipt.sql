@@ -1,0 +1,1 @@
+DELETE FROM posthouse_receipt WHERE seq = ?1;
