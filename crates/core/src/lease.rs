@@ -21,6 +21,8 @@ pub struct Claim {
     pub tenant: Option<String>,
     /// Leave these topics: their destinations are paused, open or not routed here.
     pub not_topics: Vec<String>,
+    /// Leave these tenants: they are at their limit here.
+    pub not_tenants: Vec<String>,
 }
 
 impl Claim {
@@ -34,6 +36,7 @@ impl Claim {
             namespaces: Vec::new(),
             tenant: None,
             not_topics: Vec::new(),
+            not_tenants: Vec::new(),
         }
     }
 
@@ -58,6 +61,12 @@ impl Claim {
     /// Leaves a topic.
     pub fn not_topic(mut self, topic: impl Into<String>) -> Self {
         self.not_topics.push(topic.into());
+        self
+    }
+
+    /// Leaves a tenant.
+    pub fn not_tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.not_tenants.push(tenant.into());
         self
     }
 

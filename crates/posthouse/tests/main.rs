@@ -8,6 +8,7 @@ mod limits;
 mod payments;
 mod relay;
 mod simulation;
+mod tenants;
 mod transactional;
 #[cfg(feature = "http")]
 mod webhooks;

@@ -4,7 +4,11 @@ use posthouse_core::Error;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-use super::{destination::Destination, route::Routes};
+use super::{
+    destination::Destination,
+    route::Routes,
+    tenants::{TenantLimits, Tenants},
+};
 
 /// Changes a relay while it runs. From [`Relay::control`](super::Relay::control).
 #[derive(Clone, Default)]
@@ -12,13 +16,14 @@ pub struct Control(Arc<OnceLock<Running>>);
 
 struct Running {
     routes: Arc<Routes>,
+    tenants: Arc<Tenants>,
     freed: Arc<watch::Sender<()>>,
 }
 
 impl Control {
-    pub(super) fn begin(&self, routes: Arc<Routes>, freed: Arc<watch::Sender<()>>) {
+    pub(super) fn begin(&self, routes: Arc<Routes>, tenants: Arc<Tenants>, freed: Arc<watch::Sender<()>>) {
         // Only the one run of its relay begins it.
-        let _ = self.0.set(Running { routes, freed });
+        let _ = self.0.set(Running { routes, tenants, freed });
     }
 
     /// Puts these routes in the place of the relay's, if all of them are sound; else nothing changes. Sends that are under way end
@@ -27,6 +32,24 @@ impl Control {
     pub fn replace_routes(&self, routes: Vec<(String, Destination)>) -> Result<(), Error> {
         if let Some(running) = self.0.get() {
             running.routes.replace(routes)?;
+            running.freed.send_replace(());
+        }
+        Ok(())
+    }
+
+    /// Puts these limits in the place of the relay's: of tenants by name, and of each of the others. What is in flight stays.
+    pub fn replace_tenant_limits(
+        &self,
+        named: impl IntoIterator<Item = (String, u32)>,
+        others: Option<u32>,
+    ) -> Result<(), Error> {
+        let limits = TenantLimits {
+            named: named.into_iter().collect(),
+            others,
+        };
+        limits.check()?;
+        if let Some(running) = self.0.get() {
+            running.tenants.replace(limits);
             running.freed.send_replace(());
         }
         Ok(())

@@ -69,7 +69,10 @@ impl Held {
                     third / 10
                 }
                 Err(_) => {
-                    tracing::warn!(leases = leases.len(), "the store does not answer, and leases are not renewed");
+                    tracing::warn!(
+                        leases = leases.len(),
+                        "the store does not answer, and leases are not renewed"
+                    );
                     third / 10
                 }
             };

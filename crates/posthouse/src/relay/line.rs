@@ -14,6 +14,7 @@ use super::{
     locked, measures,
     route::Route,
     target::{Place, Target},
+    tenants::Seat,
     transactional::{self, Grant},
 };
 
@@ -26,6 +27,8 @@ pub(super) struct Work {
     /// Whether it may come in, if that is known already.
     pub door: Option<Result<Door, Unsent>>,
     pub _share: Share,
+    /// Its part of what its tenant may have. Without one it goes back.
+    pub seat: Option<Seat>,
 }
 
 /// The way to a message's destination, and its place there.
@@ -94,7 +97,7 @@ fn process(work: &Work) -> Span {
     tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = delivery.topic, attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
 }
 
-async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
+pub(super) async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
     for work in rest {
         // A lease that is lost as well is no news.
         engine

@@ -31,6 +31,7 @@ mod round;
 mod route;
 mod settler;
 mod target;
+mod tenants;
 mod transactional;
 mod watchdog;
 
@@ -52,9 +53,13 @@ use held::Held;
 use load::Load;
 use route::Routes;
 use settler::Settler;
+use tenants::{TenantLimits, Tenants};
 
 /// Topics without a route that are remembered. Beyond it they are forgotten, and learnt again.
 const MOST_UNROUTED: usize = 10_000;
+
+/// Tenants at their limit that are told of.
+const MOST_TOLD: usize = 1000;
 
 /// What a relay may be told.
 #[derive(Clone, Debug)]
@@ -68,6 +73,7 @@ pub(crate) struct Settings {
     poll: Duration,
     grace: Duration,
     weights: HashMap<String, u32>,
+    tenant_limits: TenantLimits,
     seed: Option<u64>,
 }
 
@@ -95,6 +101,7 @@ impl Relay {
                 poll: Duration::from_millis(500),
                 grace: Duration::from_secs(25),
                 weights: HashMap::new(),
+                tenant_limits: TenantLimits::default(),
                 seed: None,
             },
             control: Control::default(),
@@ -146,6 +153,18 @@ impl Relay {
     /// A tenant that gets so many turns where others get one. When there is room for everybody, it makes no difference.
     pub fn weight(mut self, tenant: impl Into<String>, weight: u32) -> Self {
         self.settings.weights.insert(tenant.into(), weight);
+        self
+    }
+
+    /// The most messages of this tenant in flight in this relay, whatever there is room for.
+    pub fn tenant_limit(mut self, tenant: impl Into<String>, most: u32) -> Self {
+        self.settings.tenant_limits.named.insert(tenant.into(), most);
+        self
+    }
+
+    /// The same for each tenant that has no limit of its own, and for messages without a tenant together.
+    pub fn tenants_limit(mut self, most: u32) -> Self {
+        self.settings.tenant_limits.others = Some(most);
         self
     }
 
@@ -202,6 +221,7 @@ struct Engine {
     settings: Settings,
     routes: Arc<Routes>,
     load: Arc<Load>,
+    tenants: Arc<Tenants>,
     /// Rung when something is free that was not.
     freed: Arc<watch::Sender<()>>,
     held: Arc<Held>,
@@ -235,13 +255,15 @@ impl Engine {
         let routes = Arc::new(Routes::new(settings.lease, routes)?);
         let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));
-        control.begin(routes.clone(), freed.clone());
+        let tenants = Tenants::new(settings.tenant_limits.clone());
+        control.begin(routes.clone(), tenants.clone(), freed.clone());
         let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let start = |store: Arc<dyn Store>| {
             let (settler, settling) = Settler::start(store.clone());
             let engine = Self {
                 held: Held::new(settings.lease),
                 load: load.clone(),
+                tenants: tenants.clone(),
                 routes: routes.clone(),
                 freed: freed.clone(),
                 look: Notify::new(),
@@ -291,8 +313,15 @@ impl Engine {
             namespaces: self.settings.namespaces.clone(),
             routes: self.routes.all().iter().map(|route| route.told()).collect(),
             destinations: self.routes.health(),
+            limited_tenants: self.limited_tenants(),
             ..presence::Relay::default()
         }
+    }
+
+    /// Tenants at their limit, so many as can be told.
+    fn limited_tenants(&self) -> Vec<String> {
+        let limited = self.tenants.limited().into_iter().map(|limited| limited.tenant);
+        limited.take(MOST_TOLD).collect()
     }
 
     fn roll(&self) -> f64 {
@@ -323,6 +352,7 @@ fn check(settings: &Settings) -> Result<(), Error> {
     if let Some((tenant, _)) = settings.weights.iter().find(|(_, weight)| **weight == 0) {
         return Err(Invalid::new("weight", format!("of {tenant:?} must be at least 1")).into());
     }
+    settings.tenant_limits.check()?;
     let claim = posthouse_core::Claim::new(&*settings.name, settings.batch, settings.lease);
     claim.max_bytes(settings.max_bytes).check()?;
     Ok(())

@@ -95,6 +95,10 @@ macro_rules! __cases {
                 a_flood_of_a_left_topic_does_not_delay_another_tenant
                 a_flood_that_falls_due_hides_nothing_from_a_scoped_claim
                 a_tenants_claim_changes_no_record_of_another
+                left_tenants_are_left_alone
+                left_tenants_hide_no_free_one
+                a_left_tenant_has_claims_of_its_own
+                nothing_of_a_left_tenant_is_granted_whatever_it_waits_for
                 eight_claimers_never_share_a_message
                 a_grant_is_visible_at_once
                 every_claim_has_a_token_of_its_own
