@@ -114,8 +114,19 @@ pub struct Lease {
     pub token: LeaseToken,
     /// Where the message stands: `leased`, with this lease counted.
     pub standing: Standing,
-    /// What its death would do to its order key.
+    /// What its death would do to its order key. A settlement writes what stands here: a relay puts its route's word in the place of
+    /// the one that was stamped before.
     pub on_dead: OnDead,
+}
+
+impl Lease {
+    /// The same under a route that says what a death does to the order key; if it says nothing, what was stamped stands.
+    pub fn under(&self, on_dead: Option<OnDead>) -> Self {
+        Self {
+            on_dead: on_dead.unwrap_or(self.on_dead),
+            ..self.clone()
+        }
+    }
 }
 
 /// A granted message: the lease for the relay, the delivery for the transport.

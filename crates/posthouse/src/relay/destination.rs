@@ -1,6 +1,8 @@
 //! A destination, as its user describes it.
 
-use posthouse_core::{BreakerPolicy, Delivery, Error, Invalid, Outcome, Rate, RetryPolicy, Transport, presence};
+use posthouse_core::{
+    BreakerPolicy, Delivery, Error, Invalid, OnDead, Outcome, Rate, RetryPolicy, Transport, presence,
+};
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::transactional::{Grant, Handle, Transactional};
@@ -24,6 +26,7 @@ pub(super) struct Rules {
     pub retry: RetryPolicy,
     pub rate: Option<Rate>,
     pub breaker: Option<BreakerPolicy>,
+    pub on_dead: Option<OnDead>,
 }
 
 impl Destination {
@@ -72,6 +75,12 @@ impl Destination {
         self
     }
 
+    /// What the death of a message does to its order key, whatever the message was enqueued with.
+    pub fn on_dead(mut self, on_dead: OnDead) -> Self {
+        self.rules.on_dead = Some(on_dead);
+        self
+    }
+
     /// Checks it against the lease under which its sends happen.
     pub(super) fn check(&self, name: &str, lease: Duration) -> Result<(), Error> {
         presence::check_destination(name)?;
@@ -107,6 +116,7 @@ impl Destination {
                 retry: RetryPolicy::default(),
                 rate: None,
                 breaker: Some(BreakerPolicy::default()),
+                on_dead: None,
             },
         }
     }

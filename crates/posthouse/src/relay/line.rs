@@ -124,7 +124,10 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
             let outcome = send(engine, &turn.door, work, grant.clone()).await;
             match (grant.filter(|grant| grant.is_used()), outcome) {
                 (Some(grant), answer) => return transactional::read_back(engine, work, &grant, answer).await,
-                (None, Some(outcome)) => Settlement::of(lease, outcome, &target.rules().retry, engine.roll()),
+                (None, Some(outcome)) => {
+                    let rules = target.rules();
+                    Settlement::of(&lease.under(rules.on_dead), outcome, &rules.retry, engine.roll())
+                }
                 (None, None) => return lost(engine, work).await,
             }
         }
@@ -161,8 +164,9 @@ fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
     match target.destination.way {
         Way::Send(_) => None,
         Way::Handle(_) => {
-            let (lease, lasts) = (&work.grip.lease, engine.settings.lease);
-            Some(Grant::new(lease, &target.rules().retry, engine.roll(), lasts))
+            let (rules, lasts) = (target.rules(), engine.settings.lease);
+            let lease = work.grip.lease.under(rules.on_dead);
+            Some(Grant::new(&lease, &rules.retry, engine.roll(), lasts))
         }
     }
 }

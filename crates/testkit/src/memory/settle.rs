@@ -131,6 +131,9 @@ impl Tables {
                 finished_at: self.now,
             });
         }
+        if let Some(entry) = self.messages.get_mut(&seq) {
+            entry.message.on_dead = settlement.lease.on_dead;
+        }
         self.apply(seq, settlement.step);
         if let Some(entry) = self
             .messages

@@ -328,6 +328,9 @@ macro_rules! __cases {
                 a_lapsed_message_that_passes_is_stepped_over
                 a_lapsed_head_that_blocks_holds_its_key
                 a_dead_message_that_passed_does_not_block_when_held
+                a_route_makes_a_death_block
+                a_route_lets_a_death_pass
+                the_word_of_the_last_settlement_stands
             }
             producers {
                 strict_producers_take_turns
