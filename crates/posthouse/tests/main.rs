@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod effects;
+mod explicit;
 mod limits;
 mod payments;
 mod relay;

@@ -117,7 +117,7 @@ mod tests {
     fn routes(concurrency: u32) -> Routes {
         let to = |name: &str| Destination::new(name, local_delivery(|_| async {})).concurrency(concurrency);
         let routes = vec![("a".to_owned(), to("a")), ("b".to_owned(), to("b"))];
-        Routes::new(Duration::from_secs(15), routes).unwrap()
+        Routes::new(Duration::from_secs(15), routes, Vec::new()).unwrap()
     }
 
     fn told(routes: &Routes, paused: &[&str]) -> (Vec<(u32, Vec<String>)>, bool) {

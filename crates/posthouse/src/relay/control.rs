@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use super::{
     destination::Destination,
+    explicit::Maker,
     route::Routes,
     tenants::{TenantLimits, Tenants},
 };
@@ -35,6 +36,19 @@ impl Control {
             running.freed.send_replace(());
         }
         Ok(())
+    }
+
+    /// Puts this maker in the place of those that the relay was given ([`Relay::explicit`](super::Relay::explicit)); without one, no
+    /// topic names its destination any more.
+    pub fn replace_explicit<F>(&self, maker: Option<(String, F)>)
+    where
+        F: Fn(&str) -> Result<Destination, Error> + Send + Sync + 'static,
+    {
+        if let Some(running) = self.0.get() {
+            let maker = maker.map(|(prefix, maker)| (prefix, Arc::new(maker) as Maker));
+            running.routes.explicit.replace(maker.into_iter().collect());
+            running.freed.send_replace(());
+        }
     }
 
     /// Puts these limits in the place of the relay's: of tenants by name, and of each of the others. What is in flight stays.

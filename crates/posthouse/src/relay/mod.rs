@@ -21,6 +21,7 @@
 mod ask;
 mod control;
 mod destination;
+mod explicit;
 mod held;
 mod line;
 mod load;
@@ -49,6 +50,7 @@ use std::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use explicit::Maker;
 use held::Held;
 use load::Load;
 use route::Routes;
@@ -81,6 +83,7 @@ pub(crate) struct Settings {
 pub struct Relay {
     stores: Vec<Arc<dyn Store>>,
     routes: Vec<(String, Destination)>,
+    makers: Vec<(String, Maker)>,
     settings: Settings,
     control: Control,
 }
@@ -91,6 +94,7 @@ impl Relay {
         Self {
             stores: vec![store],
             routes: Vec::new(),
+            makers: Vec::new(),
             settings: Settings {
                 name: format!("relay-{}", std::process::id()),
                 namespaces: Vec::new(),
@@ -117,6 +121,17 @@ impl Relay {
     /// Sends messages whose topic is of this pattern there. The first route that matches a topic serves it.
     pub fn route(mut self, topic: impl Into<String>, to: impl Into<Destination>) -> Self {
         self.routes.push((topic.into(), to.into()));
+        self
+    }
+
+    /// Sends messages whose topic begins with this prefix (`http:`) to what the rest of it names, before any route is asked. Only what
+    /// the maker makes a destination of: a producer must not aim the relay. What it answers [`Error::Invalid`] for is rejected with
+    /// the code `not_allowed` and that error's text, so neither the text nor the destination's name may hold the address itself.
+    pub fn explicit<F>(mut self, prefix: impl Into<String>, maker: F) -> Self
+    where
+        F: Fn(&str) -> Result<Destination, Error> + Send + Sync + 'static,
+    {
+        self.makers.push((prefix.into(), Arc::new(maker)));
         self
     }
 
@@ -248,11 +263,12 @@ impl Engine {
         let Relay {
             stores,
             routes,
+            makers,
             settings,
             control,
         } = relay;
         check(&settings)?;
-        let routes = Arc::new(Routes::new(settings.lease, routes)?);
+        let routes = Arc::new(Routes::new(settings.lease, routes, makers)?);
         let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));
         let tenants = Tenants::new(settings.tenant_limits.clone());
@@ -311,7 +327,7 @@ impl Engine {
             name: self.settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             namespaces: self.settings.namespaces.clone(),
-            routes: self.routes.all().iter().map(|route| route.told()).collect(),
+            routes: self.routes.told(),
             destinations: self.routes.health(),
             limited_tenants: self.limited_tenants(),
             ..presence::Relay::default()
