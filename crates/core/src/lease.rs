@@ -21,6 +21,8 @@ pub struct Claim {
     pub tenant: Option<String>,
     /// Leave these topics: their destinations are paused, open or not routed here.
     pub not_topics: Vec<String>,
+    /// Leave these tenants: they are at their limit here.
+    pub not_tenants: Vec<String>,
 }
 
 impl Claim {
@@ -34,6 +36,7 @@ impl Claim {
             namespaces: Vec::new(),
             tenant: None,
             not_topics: Vec::new(),
+            not_tenants: Vec::new(),
         }
     }
 
@@ -58,6 +61,12 @@ impl Claim {
     /// Leaves a topic.
     pub fn not_topic(mut self, topic: impl Into<String>) -> Self {
         self.not_topics.push(topic.into());
+        self
+    }
+
+    /// Leaves a tenant.
+    pub fn not_tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.not_tenants.push(tenant.into());
         self
     }
 
@@ -105,8 +114,19 @@ pub struct Lease {
     pub token: LeaseToken,
     /// Where the message stands: `leased`, with this lease counted.
     pub standing: Standing,
-    /// What its death would do to its order key.
+    /// What its death would do to its order key. A settlement writes what stands here: a relay puts its route's word in the place of
+    /// the one that was stamped before.
     pub on_dead: OnDead,
+}
+
+impl Lease {
+    /// The same under a route that says what a death does to the order key; if it says nothing, what was stamped stands.
+    pub fn under(&self, on_dead: Option<OnDead>) -> Self {
+        Self {
+            on_dead: on_dead.unwrap_or(self.on_dead),
+            ..self.clone()
+        }
+    }
 }
 
 /// A granted message: the lease for the relay, the delivery for the transport.

@@ -7,10 +7,10 @@
 
 -- Grants leases: what the relay calls. p_lanes (sorted) and p_floors are what this claimer knows of lanes with work and of
 -- the places it has passed in each; both may be empty. p_lo and p_hi bound where it looks for more lanes. NULL namespaces,
--- tenant and bytes mean any.
+-- tenant and bytes mean any. Tenants are left by the halves of their lanes: two of one half wait together.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
-    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint)
+    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}')
 RETURNS TABLE (
     seq bigint, lane bigint, pos bigint, id uuid, epoch int, attempt int, generation int, max_attempts int, releases int, blocks boolean,
     tenant text, namespace text, topic text, order_key text, content_type text, payload bytea, headers jsonb, deliver_ms bigint,
@@ -36,17 +36,19 @@ DECLARE
     own bigint[];
     unparked tid[];
     parked_ones boolean := false;
+    left_halves CONSTANT bigint[] := CASE WHEN p_tenant IS NOT NULL OR p_not_tenants = '{}' THEN '{}' ELSE ARRAY(SELECT DISTINCT tenant_half(n) FROM unnest(p_not_tenants) n) END;
 BEGIN
     -- A key is taken under a lock, and then read afresh; an old snapshot would read what was there before the lock.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE 'transaction: a claim must run under READ COMMITTED' USING ERRCODE = 'P7006';
     END IF;
+    IF p_tenant = ANY (p_not_tenants) THEN RETURN; END IF;
     SELECT r.los, r.his INTO ranges FROM lane_ranges(p_namespaces) r;
     IF p_tenant IS NOT NULL THEN
         own := tenant_lanes(p_namespaces, p_tenant);
     END IF;
     PERFORM promote(t, p_batch, own, ranges.los, ranges.his);
-    unparked := unpark(p_batch, p_not_topics, own, ranges.los, ranges.his);
+    unparked := unpark(p_batch, p_not_topics, own, ranges.los, ranges.his, left_halves);
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
     -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
@@ -55,7 +57,7 @@ BEGIN
         EXIT WHEN round = 7 AND keyless;
         IF round IN (1, 7, 8) THEN
             SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
-            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1) k;
+            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1, left_halves) k;
             -- Without a free key at first, there is none to come back to.
             EXIT WHEN picks IS NULL AND round > 1;
             keyless := picks IS NULL;
@@ -86,7 +88,7 @@ BEGIN
                 WHERE x.n <= least(half, left_rows) AND (x.weight <= left_bytes OR x.n = 1 AND left_rows = p_batch);
             ELSE
                 SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
-                FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi) k;
+                FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
             END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
             -- The place of one that was parked says nothing about those before it in its line, so the claimer is told none.

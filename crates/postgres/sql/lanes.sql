@@ -50,8 +50,30 @@ BEGIN
     RETURN coalesce(found_lanes, '{}');
 END $$;
 
--- Up to p_most lanes of one kind, from a random tenant of each namespace on, so that nobody is always first.
-CREATE OR REPLACE FUNCTION posthouse.lanes_of(p_kind int, p_los bigint[], p_his bigint[], p_most int) RETURNS bigint[]
+-- The same without the lanes of tenants that are left, by the lower halves of their lanes. Such a lane counts as known, or it would
+-- hide what is behind it in its gap: in the namespaces of the known lanes at once, in others when it is found.
+CREATE OR REPLACE FUNCTION posthouse.new_lanes_but(p_left bigint[], p_known bigint[], p_lo bigint, p_hi bigint, p_los bigint[], p_his bigint[], p_most int) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    spaces bigint[] := ARRAY(SELECT DISTINCT k >> 32 FROM unnest(p_known) k);
+    known bigint[];
+    found_lanes bigint[];
+    unknown bigint[];
+BEGIN
+    -- Ends: each turn but the last adds a namespace.
+    LOOP
+        known := ARRAY(SELECT k FROM unnest(p_known) k
+                       UNION SELECT s << 32 | h FROM unnest(spaces) s, unnest(p_left) h WHERE s << 32 | h BETWEEN p_lo AND p_hi ORDER BY 1);
+        found_lanes := new_lanes(known, p_lo, p_hi, p_los, p_his, p_most + cardinality(known));
+        unknown := ARRAY(SELECT DISTINCT l >> 32 FROM unnest(found_lanes) l WHERE (l & 4294967295) = ANY (p_left));
+        IF unknown = '{}' THEN RETURN found_lanes[:p_most]; END IF;
+        spaces := spaces || unknown;
+    END LOOP;
+END $$;
+
+-- Up to p_most lanes of one kind, from a random tenant of each namespace on, so that nobody is always first; without those of tenants
+-- that are left, by the lower halves of their lanes.
+CREATE OR REPLACE FUNCTION posthouse.lanes_of(p_kind int, p_los bigint[], p_his bigint[], p_most int, p_left bigint[] DEFAULT '{}') RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
 DECLARE
@@ -81,7 +103,8 @@ BEGIN
                 SELECT next_lane(p_kind, part.lo, part.hi)
                 UNION ALL
                 SELECT next_lane(p_kind, walk.lane + 1, part.hi) FROM walk WHERE walk.lane < part.hi)
-            SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
+            SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most + cardinality(p_left)) w
+        WHERE (w.lane & 4294967295) <> ALL (p_left)
         LIMIT p_most) w;
     RETURN coalesce(found_lanes, '{}');
 END $$;

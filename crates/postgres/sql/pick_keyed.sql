@@ -4,13 +4,13 @@
 -- last holder of the key committed. `more` says that nothing was found, but keys were put out of the way.
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
     p_most int, p_depth int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
-    p_own bigint[], p_los bigint[], p_his bigint[], p_sweep boolean,
+    p_own bigint[], p_los bigint[], p_his bigint[], p_sweep boolean, p_left bigint[],
     OUT picks tid[], OUT bytes bigint, OUT more boolean)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    lanes CONSTANT bigint[] := coalesce(p_own, lanes_of(2, p_los, p_his, 256));
+    lanes CONSTANT bigint[] := coalesce(p_own, lanes_of(2, p_los, p_his, 256, p_left));
     keys_each int;
     visits int;
     swept int;

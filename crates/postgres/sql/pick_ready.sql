@@ -3,7 +3,7 @@
 -- the way of the rest. `more` says that so many were parked that free ones may be behind them.
 CREATE OR REPLACE FUNCTION posthouse.pick_ready(
     p_most int, p_max_bytes bigint, p_weigh boolean, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
-    p_own bigint[], p_los bigint[], p_his bigint[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint,
+    p_own bigint[], p_los bigint[], p_his bigint[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_left bigint[],
     OUT picks tid[], OUT bytes bigint, OUT more boolean)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -25,11 +25,17 @@ BEGIN
         lanes := p_own;
         floors := array_fill(0::bigint, ARRAY[cardinality(lanes)]);
     ELSIF cardinality(p_lanes) = 0 THEN
-        lanes := lanes_of(1, p_los, p_his, least(p_most, 256));
+        lanes := lanes_of(1, p_los, p_his, least(p_most, 256), p_left);
         floors := array_fill(0::bigint, ARRAY[cardinality(lanes)]);
     ELSE
         -- The new ones first: they have waited longest for a claim.
-        fresh := new_lanes(lanes, p_lo, p_hi, p_los, p_his, p_most);
+        IF p_left = '{}' THEN
+            fresh := new_lanes(lanes, p_lo, p_hi, p_los, p_his, p_most);
+        ELSE
+            fresh := new_lanes_but(p_left, lanes, p_lo, p_hi, p_los, p_his, p_most);
+            SELECT coalesce(array_agg(u.l ORDER BY u.o), '{}'), coalesce(array_agg(u.f ORDER BY u.o), '{}') INTO lanes, floors
+            FROM unnest(p_lanes, p_floors) WITH ORDINALITY u(l, f, o) WHERE (u.l & 4294967295) <> ALL (p_left);
+        END IF;
         lanes := fresh || lanes;
         floors := array_fill(0::bigint, ARRAY[cardinality(fresh)]) || floors;
     END IF;

@@ -64,7 +64,7 @@ END $$;
 
 -- Parked messages of topics that this claimer can send go back into the line, and keys whose head is of such a topic are visited
 -- again: p_most of each, each lane and topic its share. Answers where the messages are now, for the claim to take them at once.
-CREATE OR REPLACE FUNCTION posthouse.unpark(p_most int, p_not_topics text[], p_own bigint[], p_los bigint[], p_his bigint[]) RETURNS tid[]
+CREATE OR REPLACE FUNCTION posthouse.unpark(p_most int, p_not_topics text[], p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[]) RETURNS tid[]
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -75,7 +75,7 @@ DECLARE
     places tid[];
 BEGIN
     IF p_own IS NULL THEN
-        lanes := lanes_of(4, p_los, p_his, 64);
+        lanes := lanes_of(4, p_los, p_his, 64, p_left);
     END IF;
     IF lanes = '{}' THEN RETURN '{}'; END IF;
     -- In each lane a loose scan over its topics, of which there are few; at most so many in all.

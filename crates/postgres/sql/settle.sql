@@ -2,12 +2,12 @@
 -- the token and the deadline, and answers for each: settled, repeated (it had been, by this very lease) or lost.
 --
 -- The numbers: p_outcome 0 released, else the evidence (1 delivered, 2 duplicate, 3 expanded, 4 retry, 5 rejected,
--- 6 lease expired, 7 lapsed); p_next 1 done, 2 pending, 3 dead. The lists come sorted by p_seq, so that locks are taken in
+-- 6 lease expired, 7 lapsed); p_next 1 done, 2 pending, 3 dead. p_blocks is what a death does to the order key; NULL as before. The lists come sorted by p_seq, so that locks are taken in
 -- one order. `l.seq = ANY (ARRAY[i.seq])` is an equality that the planner can only use to look each lease up: a plain one lets
 -- it walk the whole table instead while its statistics say that it is nearly empty.
 CREATE OR REPLACE FUNCTION posthouse.settle(
     p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_next bigint[], p_reason bigint[], p_delay_ms bigint[],
-    p_max_attempts bigint[], p_code text[], p_error text[], p_receipt text[], p_keeps bytea[] DEFAULT NULL)
+    p_max_attempts bigint[], p_code text[], p_error text[], p_receipt text[], p_keeps bytea[] DEFAULT NULL, p_blocks boolean[] DEFAULT NULL)
 RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
@@ -31,15 +31,16 @@ BEGIN
         SELECT array_agg(d.o), min(d.until) INTO won, first_deadline FROM d;
     ELSE
         PERFORM pg_current_xact_id();
-        PERFORM lock_runs(p_seq, p_token, p_outcome, p_next);
+        PERFORM lock_runs(p_seq, p_token, p_outcome, p_next, p_blocks);
         IF 6 = ANY (p_outcome) THEN ours := ran_out(p_seq, p_token, p_outcome, p_next, t); END IF;
         WITH d AS (
             DELETE FROM leased l
-            USING unnest(p_seq, p_token, p_outcome, p_next, p_reason, p_delay_ms, p_max_attempts, p_code, p_error, p_receipt, ours) WITH ORDINALITY
-                  i(seq, token, outcome, next, reason, delay, budget, code, error, receipt, ours, o)
+            USING unnest(p_seq, p_token, p_outcome, p_next, p_reason, p_delay_ms, p_max_attempts, p_code, p_error, p_receipt, ours, p_blocks) WITH ORDINALITY
+                  i(seq, token, outcome, next, reason, delay, budget, code, error, receipt, ours, blocks, o)
             WHERE l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND CASE WHEN i.outcome = 6 THEN i.ours ELSE l.until > t END
             RETURNING l.*, i.outcome, i.next, i.reason, i.budget, i.code, i.error, i.receipt, i.o,
-                      t + i.delay * interval '1 millisecond' AS due_at, l.blocks AND i.next = 3 AND i.reason <> 5 AS blocking,
+                      t + i.delay * interval '1 millisecond' AS due_at, l.key IS NOT NULL AND coalesce(i.blocks, l.blocks) AS stamped,
+                      l.key IS NOT NULL AND coalesce(i.blocks, l.blocks) AND i.next = 3 AND i.reason <> 5 AS blocking,
                       CASE WHEN i.outcome = 0 THEN l.attempts - 1 ELSE l.attempts END AS counted,
                       CASE WHEN i.outcome = 0 THEN l.releases + 1 ELSE 0 END AS let_go,
                       CASE WHEN i.outcome = 0 THEN l.token END AS let_go_by),
@@ -58,11 +59,11 @@ BEGIN
         k AS (
             INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, wait, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
             SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, CASE WHEN NOT d.blocking THEN d.deliver_by END, d.let_go_by,
-                   d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go, d.blocks
+                   d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go, d.stamped
             FROM d WHERE d.key IS NOT NULL AND (d.next = 2 OR d.blocking)),
         x AS (
             INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
-            SELECT d.seq, t, d.epoch, d.attempts, d.generation, d.budget, d.reason, d.blocks, d.blocking FROM d WHERE d.next = 3)
+            SELECT d.seq, t, d.epoch, d.attempts, d.generation, d.budget, d.reason, d.stamped, d.blocking FROM d WHERE d.next = 3)
         SELECT array_agg(d.o), min(d.until) FILTER (WHERE d.outcome <> 6), array_agg(d.lane) FILTER (WHERE d.back), array_agg(d.key_hash) FILTER (WHERE d.back),
                array_agg(d.key) FILTER (WHERE d.back), array_agg(d.token) FILTER (WHERE d.back), array_agg(d.pos) FILTER (WHERE d.back)
         INTO won, first_deadline, lanes, hashes, keys, tokens, places
@@ -135,7 +136,7 @@ END $$;
 -- What goes back to its key takes the later ones of its run with it (release_rest). All of them are locked by number here, first:
 -- one of them may have a lower number (it was replayed), and somebody who settles them all has it locked already. Expiries are
 -- not waited for: `ran_out` locks theirs.
-CREATE OR REPLACE FUNCTION posthouse.lock_runs(p_seq bigint[], p_token uuid[], p_outcome bigint[], p_next bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION posthouse.lock_runs(p_seq bigint[], p_token uuid[], p_outcome bigint[], p_next bigint[], p_blocks boolean[]) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -144,8 +145,8 @@ BEGIN
     rest := ARRAY(
         SELECT l.seq
         FROM (SELECT h.lane, h.key_hash, h.key, h.token, min(h.pos) AS pos
-              FROM unnest(p_seq, p_token, p_outcome, p_next) i(seq, token, outcome, next)
-              CROSS JOIN LATERAL (SELECT h.* FROM leased h WHERE h.seq = i.seq AND h.token = i.token AND h.key IS NOT NULL AND (i.next = 2 OR i.next = 3 AND h.blocks) OFFSET 0) h
+              FROM unnest(p_seq, p_token, p_outcome, p_next, p_blocks) i(seq, token, outcome, next, blocks)
+              CROSS JOIN LATERAL (SELECT h.* FROM leased h WHERE h.seq = i.seq AND h.token = i.token AND h.key IS NOT NULL AND (i.next = 2 OR i.next = 3 AND coalesce(i.blocks, h.blocks)) OFFSET 0) h
               WHERE i.outcome <> 6 GROUP BY 1, 2, 3, 4) r
         CROSS JOIN LATERAL (SELECT l.seq FROM leased l WHERE l.lane = r.lane AND l.key_hash = r.key_hash AND l.key = r.key AND l.key IS NOT NULL AND l.token = r.token AND l.pos > r.pos OFFSET 0) l);
     IF rest = '{}' THEN RETURN; END IF;

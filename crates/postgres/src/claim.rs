@@ -51,7 +51,8 @@ impl Postgres {
     fn remember(&self, claim: &Claim, plan: &Plan, granted: &Grants) {
         let rows = &granted.messages;
         // Full, weighed, picky or cut short: something that was free may have been left below the last one taken.
-        let full = rows.len() >= claim.batch as usize || claim.max_bytes.is_some() || !claim.not_topics.is_empty();
+        let picky = !(claim.not_topics.is_empty() && claim.not_tenants.is_empty());
+        let full = rows.len() >= claim.batch as usize || claim.max_bytes.is_some() || picky;
         let unkeyed = || rows.iter().filter(|r| r.unkeyed);
         let cut = full || granted.truncated || unkeyed().count() > 0 && plan.lanes.len() > 1;
         let taken = unkeyed().map(|r| (r.lane, r.pos));
@@ -111,9 +112,10 @@ impl Postgres {
             (&plan.floors, Type::INT8_ARRAY),
             (&plan.lo, Type::INT8),
             (&plan.hi, Type::INT8),
+            (&claim.not_tenants, Type::TEXT_ARRAY),
         ];
         let sql = format!(
-            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12)",
+            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
             self.schema
         );
         let rows = self.query(&sql, args).await?;

@@ -1,6 +1,6 @@
 //! Ending leases.
 
-use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, Settlement, Verdict};
+use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, OnDead, Settlement, Verdict};
 
 use tokio_postgres::{Row, types::Type};
 
@@ -198,6 +198,7 @@ pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
                 .any(|s| s.keeps.is_some())
                 .then(|| batch.iter().map(kept).collect()),
         ),
+        Arg::Flags(Some(batch.iter().map(|s| s.lease.on_dead == OnDead::Block).collect())),
     ];
     Call::new(schema, "settle", args)
 }

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 18] = [
+const MISTAKES: [Mistake; 19] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -72,6 +72,13 @@ const MISTAKES: [Mistake; 18] = [
             "a_key_belongs_to_one_claim_at_a_time",
             "a_run_half_settled_still_holds_its_key",
         ],
+    },
+    Mistake {
+        name: "a tenant at its limit is claimed all the same",
+        file: "lanes",
+        right: "WHERE (w.lane & 4294967295) <> ALL (p_left)",
+        wrong: "",
+        cases: &["left_tenants_are_left_alone"],
     },
     Mistake {
         name: "cursor polling",
@@ -221,6 +228,7 @@ controls! {
     repair_without_guard_is_noticed: "repair without guard",
     renewal_without_fence_is_noticed: "renewal without fence",
     a_count_based_key_limit_is_noticed: "count-based key limit",
+    a_tenant_over_its_limit_is_noticed: "a tenant at its limit is claimed all the same",
     cursor_polling_is_noticed: "cursor polling",
     a_forgetful_dedupe_is_noticed: "dedupe that forgets",
     attempts_counted_at_settle_are_noticed: "attempts counted at settle",

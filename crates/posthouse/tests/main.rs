@@ -5,12 +5,14 @@
 
 mod billing;
 mod effects;
+mod explicit;
 mod limits;
 mod payments;
 mod readme;
 mod receipts;
 mod relay;
 mod simulation;
+mod tenants;
 mod transactional;
 #[cfg(feature = "http")]
 mod webhooks;

@@ -3,8 +3,8 @@
 
 use async_trait::async_trait;
 use posthouse::{
-    Admin, AttemptOutcome, Capabilities, Claim, Claimed, Conflict, Delivery, Effect, Error, Lease, Message, Outcome,
-    Pause, Receipt, Relay, Renewal, RetryPolicy, Settlement, State, Store, Verdict, Wake, presence,
+    Admin, AttemptOutcome, Capabilities, Claim, Claimed, Conflict, Delivery, Effect, Error, Fate, Lease, Message,
+    Outcome, Pause, Receipt, Relay, Renewal, RetryPolicy, Settlement, State, Store, Verdict, Wake, presence,
     relay::{Destination, local_delivery},
 };
 use posthouse_testkit::Memory;
@@ -82,6 +82,14 @@ impl Store for Counting {
             Err(_) => self.store.earlier_receipts(effects).await,
         }
     }
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        self.store.fates(leases).await
+    }
+
+    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
+        self.store.gone(destination, worker, reason).await
+    }
+
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
         self.store.expired(after, limit).await
     }

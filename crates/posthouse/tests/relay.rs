@@ -1,7 +1,7 @@
 //! The relay on the store in memory, in a time that moves when everybody sleeps.
 
 use posthouse::{
-    Admin, AnyStore, Attempt, AttemptOutcome, Delivery, Error, Filter, Message, MessageView, Outcome, Relay,
+    Admin, AnyStore, Attempt, AttemptOutcome, Delivery, Error, Filter, Message, MessageView, OnDead, Outcome, Relay,
     RetryPolicy, State,
     relay::{Destination, local, local_delivery},
 };
@@ -473,4 +473,27 @@ async fn two_relays_on_postgresql() {
         .expect("POSTHOUSE_TEST_POSTGRES is not set; run ./test.sh, which starts a private server");
     let schema = format!("r_{}", uuid::Uuid::new_v4().simple());
     two_relays_deliver_everything_once(&format!("{server}?schema={schema}")).await;
+}
+
+/// What the route says of a death stands above what the message was enqueued with, in both directions.
+#[tokio::test(start_paused = true)]
+async fn a_route_says_whether_a_death_blocks_its_key() {
+    for (enqueued, route, behind) in [
+        (OnDead::Pass, OnDead::Block, State::Pending),
+        (OnDead::Block, OnDead::Pass, State::Done),
+    ] {
+        let store = store();
+        put(&store, (0..2).map(|n| numbered(n).order_key("k").on_dead(enqueued))).await;
+        let take = |delivery: Delivery| async move {
+            if delivery.payload == b"0" {
+                return Outcome::reject("no", "never");
+            }
+            Outcome::Delivered { receipt: None }
+        };
+        let to = Destination::new("shop", local_delivery(take)).on_dead(route);
+        let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("*", to));
+        tokio::time::sleep(10 * SECOND).await;
+        relay.stop().await;
+        assert_eq!(states(&store).await, [State::Dead, behind]);
+    }
 }

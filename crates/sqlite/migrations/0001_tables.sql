@@ -28,7 +28,7 @@ CREATE TABLE posthouse_turn (
 ) STRICT;
 INSERT INTO posthouse_turn (only_one, lane) VALUES (1, 0);
 
--- What was enqueued; never updated. AUTOINCREMENT, because a number must not come back after the last message was
+-- What was enqueued; never updated, but for on_dead, which a settlement stamps anew. AUTOINCREMENT, because a number must not come back after the last message was
 -- pruned, and because places in a line are drawn from the same sequence (sqlite_sequence).
 -- The payload is last, so that reading the other columns never follows its overflow pages.
 CREATE TABLE posthouse_message (

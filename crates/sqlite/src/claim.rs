@@ -303,7 +303,7 @@ fn granted(tx: &Connection, chosen: &[InLine], token: LeaseToken, now: i64) -> R
     Ok(read.into_iter().map(|(_, claimed)| claimed).collect())
 }
 
-fn lane_name(tx: &Connection, lane: i64) -> Result<(String, String), Error> {
+pub(crate) fn lane_name(tx: &Connection, lane: i64) -> Result<(String, String), Error> {
     let mut statement = tx.prepare_cached(LANE).map_err(plain)?;
     statement
         .query_row([lane], |row| Ok((text(row, 0)?, text(row, 1)?)))

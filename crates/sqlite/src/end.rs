@@ -24,6 +24,7 @@ const ATTEMPT: &str = include_str!("../sql/settle_attempt.sql");
 const BEFORE: &str = include_str!("../sql/settled_before.sql");
 const REST_OF_RUN: &str = include_str!("../sql/rest_of_run.sql");
 const KEEP: &str = include_str!("../sql/receipt_keep.sql");
+const ON_DEAD_SET: &str = include_str!("../sql/on_dead_set.sql");
 const RENEW: &str = include_str!("../sql/renew.sql");
 
 /// Takes the write lock of a caller's transaction that may not have it yet.
@@ -120,6 +121,10 @@ impl<'a, R: Run> Ending<'a, R> {
             let repeated = self.settled_before(settlement).await?;
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         };
+        if held.record.key.is_some() && settlement.next() != Next::Done {
+            let values = vec![lease.seq.into(), lease.on_dead.as_str().into()];
+            run(self.on, ON_DEAD_SET, values).await?;
+        }
         self.perform(settlement, &held).await?;
         self.keep(settlement).await?;
         if settlement.stops_run() {

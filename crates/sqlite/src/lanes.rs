@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::collections::VecDeque;
 
 use crate::{
+    claim::lane_name,
     error::plain,
     rows::{Key, standing},
 };
@@ -31,6 +32,7 @@ pub(crate) struct Scope {
     pub tenant: Option<String>,
     /// A JSON list; none when absent.
     pub not_topics: Option<String>,
+    not_tenants: Vec<String>,
     /// The most that is granted.
     pub batch: u32,
     pub now: i64,
@@ -43,14 +45,20 @@ impl Scope {
             namespaces: list(&claim.namespaces),
             tenant: claim.tenant.clone(),
             not_topics: list(&claim.not_topics),
+            not_tenants: claim.not_tenants.clone(),
             batch: claim.batch,
             now,
         }
     }
 
-    /// Whether it is about every namespace and tenant.
+    /// Whether it is about every namespace and tenant, but for some that are left.
     pub fn is_all(&self) -> bool {
         self.namespaces.is_none() && self.tenant.is_none()
+    }
+
+    /// Whether a lane is of a tenant that is left.
+    fn leaves(&self, tx: &Connection, lane: i64) -> Result<bool, Error> {
+        Ok(!self.not_tenants.is_empty() && self.not_tenants.contains(&lane_name(tx, lane)?.1))
     }
 }
 
@@ -72,7 +80,12 @@ impl Round {
 
     /// The next lane, or none when the round is over.
     pub fn next(&mut self, tx: &Connection, scope: &Scope) -> Result<Option<i64>, Error> {
-        let found = next_lane(tx, scope, self.at)?;
+        let mut found = next_lane(tx, scope, self.at)?;
+        while let Some(lane) = found
+            && scope.leaves(tx, lane)?
+        {
+            found = next_lane(tx, scope, lane)?;
+        }
         match found {
             Some(lane) if !self.wrapped || lane <= self.start => {
                 self.at = lane;

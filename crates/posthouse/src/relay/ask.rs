@@ -3,11 +3,11 @@
 //! A claim cannot say how much of each topic it wants. So a destination that got more than it had room for is left out of the large
 //! claim from then on, and has a small one, which asks for no more in all than that destination has room for. When that finds less
 //! than it asked for, there is nothing left to be careful about. Without it, a slow destination's messages would be claimed and
-//! given back over and over.
+//! given back over and over. A tenant that got more than it may have is treated alike, but for that a claim can ask for one tenant.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::route::Route;
+use super::{route::Route, tenants::Limited};
 
 /// One claim.
 pub(super) struct Ask {
@@ -15,12 +15,16 @@ pub(super) struct Ask {
     pub most: u32,
     /// Topics that nothing can be sent of now.
     pub not_topics: Vec<String>,
+    /// The one tenant that it is for, no larger than that one's room.
+    pub tenant: Option<String>,
+    /// Tenants that are left out of it.
+    pub not_tenants: Vec<String>,
     /// The routes that it is small for.
     narrow: Vec<Arc<Route>>,
 }
 
 impl Ask {
-    /// It found less than it asked for.
+    /// It found less than it asked for. Where tenants were left out, that says nothing of the routes.
     pub fn found_all(&self) {
         self.narrow.iter().for_each(|route| route.widen());
     }
@@ -34,7 +38,13 @@ pub(super) struct Asks {
 }
 
 /// What to ask for, at most so many at once.
-pub(super) fn asks(routes: &[Arc<Route>], paused: &BTreeSet<String>, unrouted: &BTreeSet<String>, batch: u32) -> Asks {
+pub(super) fn asks(
+    routes: &[Arc<Route>],
+    paused: &BTreeSet<String>,
+    unrouted: &BTreeSet<String>,
+    tenants: &[Limited],
+    batch: u32,
+) -> Asks {
     let (mut wide, mut small) = (Leave::new(unrouted), Leave::new(unrouted));
     let (mut narrow, mut most) = (Vec::new(), batch);
     for route in routes {
@@ -52,20 +62,31 @@ pub(super) fn asks(routes: &[Arc<Route>], paused: &BTreeSet<String>, unrouted: &
             }
         }
     }
-    let limited = wide.routes > 0;
+    let limited = wide.routes > 0 || !tenants.is_empty();
     let small = (!narrow.is_empty()).then_some((most, small, narrow));
     let wide = (batch, wide, Vec::new());
-    let asks = small.into_iter().chain([wide]);
-    Asks {
-        asks: asks
-            .map(|(most, leave, narrow)| Ask {
-                most,
-                not_topics: leave.topics,
-                narrow,
-            })
-            .collect(),
-        limited,
+    let shapes = small.into_iter().chain([wide]);
+    let not_tenants: Vec<_> = tenants.iter().map(|limited| limited.tenant.clone()).collect();
+    let mut asks = Vec::new();
+    for (most, leave, narrow) in shapes {
+        for own in tenants.iter().filter(|limited| limited.worthwhile) {
+            asks.push(Ask {
+                most: most.min(own.room),
+                not_topics: leave.topics.clone(),
+                tenant: Some(own.tenant.clone()),
+                not_tenants: Vec::new(),
+                narrow: Vec::new(),
+            });
+        }
+        asks.push(Ask {
+            most,
+            not_topics: leave.topics,
+            tenant: None,
+            narrow: if tenants.is_empty() { narrow } else { Vec::new() },
+            not_tenants: not_tenants.clone(),
+        });
     }
+    Asks { asks, limited }
 }
 
 struct Leave {
@@ -96,12 +117,12 @@ mod tests {
     fn routes(concurrency: u32) -> Routes {
         let to = |name: &str| Destination::new(name, local_delivery(|_| async {})).concurrency(concurrency);
         let routes = vec![("a".to_owned(), to("a")), ("b".to_owned(), to("b"))];
-        Routes::new(Duration::from_secs(15), routes).unwrap()
+        Routes::new(Duration::from_secs(15), routes, Vec::new()).unwrap()
     }
 
     fn told(routes: &Routes, paused: &[&str]) -> (Vec<(u32, Vec<String>)>, bool) {
         let paused = paused.iter().map(|p| (*p).to_owned()).collect();
-        let asks = asks(&routes.all(), &paused, &BTreeSet::from(["x".to_owned()]), 50);
+        let asks = asks(&routes.all(), &paused, &BTreeSet::from(["x".to_owned()]), &[], 50);
         let mut told: Vec<_> = asks.asks.into_iter().map(|ask| (ask.most, ask.not_topics)).collect();
         told.iter_mut().for_each(|(_, topics)| topics.sort());
         (told, asks.limited)
@@ -129,7 +150,7 @@ mod tests {
         places.pop();
         let both = vec![(2, left(&["x"])), (50, left(&["a", "x"]))];
         assert_eq!(told(&routes, &[]), (both, true));
-        asks(&routes.all(), &BTreeSet::new(), &BTreeSet::new(), 50).asks[0].found_all();
+        asks(&routes.all(), &BTreeSet::new(), &BTreeSet::new(), &[], 50).asks[0].found_all();
         assert_eq!(told(&routes, &[]), (vec![(50, left(&["x"]))], false));
     }
 
@@ -138,5 +159,22 @@ mod tests {
         let routes = routes(4);
         routes.find("b").unwrap().enter("b");
         assert_eq!(told(&routes, &["b"]), (vec![(50, left(&["b", "x"]))], true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limited_tenant_is_left_and_has_claims_of_its_own() {
+        let limited = |tenant: &str, room, worthwhile| Limited {
+            tenant: tenant.into(),
+            room,
+            worthwhile,
+        };
+        let tenants = [limited("full", 0, false), limited("slow", 3, true)];
+        let none = BTreeSet::new();
+        let Asks { asks, limited } = asks(&routes(4).all(), &none, &none, &tenants, 50);
+        let told: Vec<_> = asks
+            .iter()
+            .map(|ask| (ask.most, ask.tenant.as_deref(), ask.not_tenants.len()))
+            .collect();
+        assert_eq!((told, limited), (vec![(3, Some("slow"), 0), (50, None, 2)], true));
     }
 }

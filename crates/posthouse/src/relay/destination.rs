@@ -1,6 +1,8 @@
 //! A destination, as its user describes it.
 
-use posthouse_core::{BreakerPolicy, Delivery, Error, Invalid, Outcome, Rate, RetryPolicy, Transport, presence};
+use posthouse_core::{
+    BreakerPolicy, Delivery, Error, Invalid, OnDead, Outcome, Rate, RetryPolicy, Transport, presence,
+};
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::transactional::{Grant, Handle, Transactional};
@@ -25,6 +27,7 @@ pub(super) struct Rules {
     pub rate: Option<Rate>,
     pub breaker: Option<BreakerPolicy>,
     pub reuse_receipts: bool,
+    pub on_dead: Option<OnDead>,
 }
 
 impl Destination {
@@ -86,6 +89,12 @@ impl Destination {
         self
     }
 
+    /// What the death of a message does to its order key, whatever the message was enqueued with.
+    pub fn on_dead(mut self, on_dead: OnDead) -> Self {
+        self.rules.on_dead = Some(on_dead);
+        self
+    }
+
     /// Checks it against the lease under which its sends happen.
     pub(super) fn check(&self, name: &str, lease: Duration) -> Result<(), Error> {
         presence::check_destination(name)?;
@@ -122,6 +131,7 @@ impl Destination {
                 rate: None,
                 breaker: Some(BreakerPolicy::default()),
                 reuse_receipts: false,
+                on_dead: None,
             },
         }
     }

@@ -14,6 +14,7 @@ use super::{
     locked, measures,
     route::Route,
     target::{Place, Target},
+    tenants::Seat,
     transactional::{self, Grant},
 };
 
@@ -26,6 +27,8 @@ pub(super) struct Work {
     /// Whether it may come in, if that is known already.
     pub door: Option<Result<Door, Unsent>>,
     pub _share: Share,
+    /// Its part of what its tenant may have. Without one it goes back.
+    pub seat: Option<Seat>,
 }
 
 /// The way to a message's destination, and its place there.
@@ -98,7 +101,7 @@ fn process(work: &Work) -> Span {
     tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = delivery.topic, attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
 }
 
-async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
+pub(super) async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
     for work in rest {
         // A lease that is lost as well is no news.
         engine
@@ -126,7 +129,9 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
             match (grant.filter(|grant| grant.is_used()), outcome) {
                 (Some(grant), answer) => return transactional::read_back(engine, work, &grant, answer).await,
                 (None, Some(outcome)) => {
-                    let settlement = Settlement::of(lease, outcome, &target.rules().retry, engine.roll());
+                    let rules = target.rules();
+                    let lease = lease.under(rules.on_dead);
+                    let settlement = Settlement::of(&lease, outcome, &rules.retry, engine.roll());
                     match turn.effect {
                         Some(effect) => settlement.keeping(effect),
                         None => settlement,
@@ -169,8 +174,9 @@ fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
     match target.destination.way {
         Way::Send(_) => None,
         Way::Handle(_) => {
-            let (lease, lasts) = (&work.grip.lease, engine.settings.lease);
-            Some(Grant::new(lease, &target.rules().retry, engine.roll(), lasts))
+            let (rules, lasts) = (target.rules(), engine.settings.lease);
+            let lease = work.grip.lease.under(rules.on_dead);
+            Some(Grant::new(&lease, &rules.retry, engine.roll(), lasts))
         }
     }
 }

@@ -21,6 +21,7 @@
 mod ask;
 mod control;
 mod destination;
+mod explicit;
 mod held;
 mod line;
 mod load;
@@ -31,6 +32,7 @@ mod round;
 mod route;
 mod settler;
 mod target;
+mod tenants;
 mod transactional;
 mod watchdog;
 
@@ -50,13 +52,18 @@ use std::{
 };
 use tokio::sync::{Notify, watch};
 
+use explicit::Maker;
 use held::Held;
 use load::Load;
 use route::Routes;
 use settler::Settler;
+use tenants::{TenantLimits, Tenants};
 
 /// Topics without a route that are remembered. Beyond it they are forgotten, and learnt again.
 const MOST_UNROUTED: usize = 10_000;
+
+/// Tenants at their limit that are told of.
+const MOST_TOLD: usize = 1000;
 
 /// What a relay may be told.
 #[derive(Clone, Debug)]
@@ -70,6 +77,7 @@ pub(crate) struct Settings {
     poll: Duration,
     grace: Duration,
     weights: HashMap<String, u32>,
+    tenant_limits: TenantLimits,
     seed: Option<u64>,
 }
 
@@ -80,6 +88,7 @@ type Served = (Arc<dyn Store>, Vec<String>);
 pub struct Relay {
     stores: Vec<Served>,
     routes: Vec<(String, Destination)>,
+    makers: Vec<(String, Maker)>,
     settings: Settings,
     control: Control,
 }
@@ -90,6 +99,7 @@ impl Relay {
         Self {
             stores: vec![(store, Vec::new())],
             routes: Vec::new(),
+            makers: Vec::new(),
             settings: Settings {
                 name: format!("relay-{}", std::process::id()),
                 namespaces: Vec::new(),
@@ -100,6 +110,7 @@ impl Relay {
                 poll: Duration::from_millis(500),
                 grace: Duration::from_secs(25),
                 weights: HashMap::new(),
+                tenant_limits: TenantLimits::default(),
                 seed: None,
             },
             control: Control::default(),
@@ -115,6 +126,17 @@ impl Relay {
     /// Sends messages whose topic is of this pattern there. The first route that matches a topic serves it.
     pub fn route(mut self, topic: impl Into<String>, to: impl Into<Destination>) -> Self {
         self.routes.push((topic.into(), to.into()));
+        self
+    }
+
+    /// Sends messages whose topic begins with this prefix (`http:`) to what the rest of it names, before any route is asked. Only what
+    /// the maker makes a destination of: a producer must not aim the relay. What it answers [`Error::Invalid`] for is rejected with
+    /// the code `not_allowed` and that error's text, so neither the text nor the destination's name may hold the address itself.
+    pub fn explicit<F>(mut self, prefix: impl Into<String>, maker: F) -> Self
+    where
+        F: Fn(&str) -> Result<Destination, Error> + Send + Sync + 'static,
+    {
+        self.makers.push((prefix.into(), Arc::new(maker)));
         self
     }
 
@@ -153,6 +175,18 @@ impl Relay {
     /// A tenant that gets so many turns where others get one. When there is room for everybody, it makes no difference.
     pub fn weight(mut self, tenant: impl Into<String>, weight: u32) -> Self {
         self.settings.weights.insert(tenant.into(), weight);
+        self
+    }
+
+    /// The most messages of this tenant in flight in this relay, whatever there is room for.
+    pub fn tenant_limit(mut self, tenant: impl Into<String>, most: u32) -> Self {
+        self.settings.tenant_limits.named.insert(tenant.into(), most);
+        self
+    }
+
+    /// The same for each tenant that has no limit of its own, and for messages without a tenant together.
+    pub fn tenants_limit(mut self, most: u32) -> Self {
+        self.settings.tenant_limits.others = Some(most);
         self
     }
 
@@ -210,6 +244,7 @@ struct Engine {
     routes: Arc<Routes>,
     load: Arc<Load>,
     pulse: Arc<Pulse>,
+    tenants: Arc<Tenants>,
     /// Rung when something is free that was not.
     freed: Arc<watch::Sender<()>>,
     held: Arc<Held>,
@@ -236,21 +271,24 @@ impl Engine {
         let Relay {
             stores,
             routes,
+            makers,
             settings,
             control,
         } = relay;
         check(&settings)?;
-        let routes = Arc::new(Routes::new(settings.lease, routes)?);
+        let routes = Arc::new(Routes::new(settings.lease, routes, makers)?);
         let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));
+        let tenants = Tenants::new(settings.tenant_limits.clone());
         let pulses: Vec<_> = stores.iter().map(|_| Arc::new(Pulse::new())).collect();
-        control.begin(routes.clone(), freed.clone(), pulses.clone());
+        control.begin(routes.clone(), tenants.clone(), freed.clone(), pulses.clone());
         let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let start = |((store, namespaces), pulse): (Served, Arc<Pulse>)| {
             let (settler, settling) = Settler::start(store.clone());
             let engine = Self {
                 held: Held::new(settings.lease),
                 load: load.clone(),
+                tenants: tenants.clone(),
                 routes: routes.clone(),
                 freed: freed.clone(),
                 look: Notify::new(),
@@ -302,10 +340,17 @@ impl Engine {
             name: self.settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             namespaces: self.settings.namespaces.clone(),
-            routes: self.routes.all().iter().map(|route| route.told()).collect(),
+            routes: self.routes.told(),
             destinations: self.routes.health(),
+            limited_tenants: self.limited_tenants(),
             ..presence::Relay::default()
         }
+    }
+
+    /// Tenants at their limit, so many as can be told.
+    fn limited_tenants(&self) -> Vec<String> {
+        let limited = self.tenants.limited().into_iter().map(|limited| limited.tenant);
+        limited.take(MOST_TOLD).collect()
     }
 
     fn roll(&self) -> f64 {
@@ -335,6 +380,7 @@ fn check(settings: &Settings) -> Result<(), Error> {
     if let Some((tenant, _)) = settings.weights.iter().find(|(_, weight)| **weight == 0) {
         return Err(Invalid::new("weight", format!("of {tenant:?} must be at least 1")).into());
     }
+    settings.tenant_limits.check()?;
     let claim = posthouse_core::Claim::new(&*settings.name, settings.batch, settings.lease);
     claim.max_bytes(settings.max_bytes).check()?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use posthouse_core::{Claim, Claimed, Error, Wake, class};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -89,6 +89,8 @@ struct Rounds<'a> {
     freed: watch::Receiver<()>,
     /// How long the store takes us for asleep.
     asleep: Option<Instant>,
+    /// Whose turn it is among the claims of a round.
+    turn: usize,
 }
 
 /// How long the loop rests before its next round.
@@ -111,6 +113,7 @@ impl<'a> Rounds<'a> {
             lines,
             cancel,
             asleep: None,
+            turn: 0,
         }
     }
 
@@ -165,21 +168,38 @@ impl<'a> Rounds<'a> {
         // From here on, whatever gets free ends the rest that follows.
         self.freed.mark_unchanged();
         let paused = locked(&engine.paused).clone();
-        let Asks { asks, limited } = asks(&engine.routes.all(), &paused, &engine.unrouted(), engine.settings.batch);
+        let (routes, tenants) = (engine.routes.all(), engine.tenants.limited());
+        let Asks { mut asks, limited } = asks(&routes, &paused, &engine.unrouted(), &tenants, engine.settings.batch);
+        if !tenants.is_empty() {
+            // Where there is not room for all, they take turns.
+            let turn = self.turn % asks.len();
+            asks.rotate_left(turn);
+        }
         let mut rest = Rest::UntilWoken { limited };
+        let (mut asked, mut richer) = (BTreeSet::new(), BTreeSet::new());
         for ask in asks {
-            let Some(mut reserved) = engine.load.reserve(ask.most) else {
+            let most = engine.most(&ask);
+            let Some(mut reserved) = engine.load.reserve(most) else {
+                if most == 0 {
+                    continue;
+                }
                 return Ok(Rest::UntilFree);
             };
+            self.turn = self.turn.wrapping_add(1);
             let batch = reserved.count();
             let found = self.claim(engine.ask(&ask, batch, &reserved), &mut reserved).await?;
+            asked.extend(ask.tenant.clone());
             if found.iter().map(|(_, n)| *n).sum::<u32>() < batch {
                 ask.found_all();
                 continue;
             }
             rest = Rest::None;
+            richer.extend(ask.tenant.clone());
             self.weigh(&ask, found).await?;
         }
+        asked
+            .difference(&richer)
+            .for_each(|tenant| engine.tenants.widen(tenant));
         Ok(rest)
     }
 
@@ -189,10 +209,14 @@ impl<'a> Rounds<'a> {
         for (tenant, turns) in found {
             let weight = engine.settings.weights.get(&tenant).copied().unwrap_or(1);
             let more = turns.saturating_mul(weight - 1).min(ask.most);
+            let more = more.min(engine.tenants.room(&tenant));
             let Some(mut reserved) = (more > 0).then(|| engine.load.reserve(more)).flatten() else {
                 continue;
             };
-            let claim = engine.ask(ask, reserved.count(), &reserved).tenant(tenant);
+            let claim = Claim {
+                not_tenants: Vec::new(),
+                ..engine.ask(ask, reserved.count(), &reserved).tenant(tenant)
+            };
             self.claim(claim, &mut reserved).await?;
         }
         Ok(())
@@ -218,6 +242,8 @@ impl<'a> Rounds<'a> {
                 .into_iter()
                 .filter_map(|claimed| work(self.engine, claimed, asked, reserved))
                 .collect();
+            let seated = line.iter().take_while(|work| work.seat.is_some()).count();
+            self.give_back(line.split_off(seated));
             if let Some(first) = line.first_mut() {
                 // At once, so that the next claim knows what room there is.
                 first.door = Some(line::door(self.engine, first));
@@ -225,6 +251,17 @@ impl<'a> Rounds<'a> {
             self.lines.spawn(line::run(self.engine.clone(), line));
         }
         Ok(found.into_iter().collect())
+    }
+
+    /// What its tenant has no room for goes back at once, so that it is held by nobody.
+    fn give_back(&mut self, line: Vec<Work>) {
+        if line.is_empty() {
+            return;
+        }
+        let engine = self.engine.clone();
+        engine.news.notify_one();
+        self.lines
+            .spawn(async move { line::give_back(&engine, line.into_iter()).await });
     }
 
     async fn rest(&mut self, rest: Rest) {
@@ -266,8 +303,16 @@ impl Engine {
         Claim {
             namespaces: self.settings.namespaces.clone(),
             not_topics: ask.not_topics.clone(),
+            tenant: ask.tenant.clone(),
+            not_tenants: ask.not_tenants.clone(),
             ..claim
         }
+    }
+
+    /// The most that a claim may take: for one tenant, what that has room for by now.
+    fn most(&self, ask: &Ask) -> u32 {
+        let room = ask.tenant.as_ref().map(|tenant| self.tenants.room(tenant));
+        room.map_or(ask.most, |room| room.min(ask.most))
     }
 
     /// When something is free by itself that is not now.
@@ -295,6 +340,7 @@ fn work(engine: &Engine, claimed: Claimed, asked: Instant, reserved: &mut Reserv
     Some(Work {
         grip: engine.held.take(&claimed, asked),
         _share: reserved.share(claimed.delivery.payload.len())?,
+        seat: engine.tenants.enter(&claimed.delivery.tenant),
         claimed,
         asked,
         door: None,

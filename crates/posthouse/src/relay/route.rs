@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     destination::Destination,
+    explicit::{Explicit, Maker},
     target::{Place, Target},
 };
 
@@ -20,7 +21,7 @@ const MOST_TOPICS: usize = 10_000;
 
 /// Topics of some pattern, and where they go.
 pub(super) struct Route {
-    pattern: TopicPattern,
+    topics: Topics,
     text: String,
     pub target: Arc<Target>,
     /// More of it was claimed than there was room for: it has claims of its own, no larger than its room, until one finds less.
@@ -29,9 +30,33 @@ pub(super) struct Route {
     seen: Mutex<BTreeSet<String>>,
 }
 
+enum Topics {
+    Of(TopicPattern),
+    /// This one, as it stands: it may hold a star.
+    One,
+}
+
 impl Route {
+    /// The way of one topic.
+    pub fn to(topic: &str, target: Arc<Target>) -> Self {
+        Self::new(Topics::One, topic.to_owned(), target)
+    }
+
+    fn new(topics: Topics, text: String, target: Arc<Target>) -> Self {
+        Self {
+            topics,
+            text,
+            target,
+            narrow: AtomicBool::new(false),
+            seen: Mutex::default(),
+        }
+    }
+
     pub fn serves(&self, topic: &str) -> bool {
-        self.pattern.matches(topic)
+        match &self.topics {
+            Topics::Of(pattern) => pattern.matches(topic),
+            Topics::One => self.text == topic,
+        }
     }
 
     /// A place for a message of this topic.
@@ -65,7 +90,7 @@ impl Route {
         seen.iter().cloned().collect()
     }
 
-    pub fn told(&self) -> presence::Route {
+    fn told(&self) -> presence::Route {
         presence::Route {
             topic: self.text.clone(),
             destinations: vec![self.target.name.clone()],
@@ -76,13 +101,19 @@ impl Route {
 /// All routes of a relay. They may be replaced while it runs.
 pub(super) struct Routes {
     lease: Duration,
+    pub explicit: Explicit,
     routes: RwLock<Arc<[Arc<Route>]>>,
 }
 
 impl Routes {
-    pub fn new(lease: Duration, routes: Vec<(String, Destination)>) -> Result<Self, Error> {
+    pub fn new(
+        lease: Duration,
+        routes: Vec<(String, Destination)>,
+        makers: Vec<(String, Maker)>,
+    ) -> Result<Self, Error> {
         Ok(Self {
             lease,
+            explicit: Explicit::new(makers),
             routes: RwLock::new(plan(routes, &[], lease)?),
         })
     }
@@ -94,13 +125,30 @@ impl Routes {
         Ok(())
     }
 
-    pub fn all(&self) -> Arc<[Arc<Route>]> {
-        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// All of them, and the ways that topics have named.
+    pub fn all(&self) -> Vec<Arc<Route>> {
+        let mut all = self.fixed().to_vec();
+        all.extend(self.explicit.made());
+        all
     }
 
-    /// The first that serves this topic.
+    /// Where a topic goes: to what it names itself, or by the first route that serves it.
     pub fn find(&self, topic: &str) -> Option<Arc<Route>> {
-        self.all().iter().find(|route| route.serves(topic)).cloned()
+        let named = self.explicit.find(topic, self.lease);
+        named.or_else(|| self.fixed().iter().find(|route| route.serves(topic)).cloned())
+    }
+
+    /// What is told of them. Of topics that name their destination only the prefix, because an address may hold a secret.
+    pub fn told(&self) -> Vec<presence::Route> {
+        let named = self.explicit.prefixes().into_iter().map(|prefix| presence::Route {
+            topic: format!("{prefix}*"),
+            destinations: Vec::new(),
+        });
+        named.chain(self.fixed().iter().map(|route| route.told())).collect()
+    }
+
+    fn fixed(&self) -> Arc<[Arc<Route>]> {
+        self.routes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// How each destination is.
@@ -138,13 +186,8 @@ fn plan(
             }
         };
         targets.push(target.clone());
-        planned.push(Arc::new(Route {
-            pattern: TopicPattern::parse(&topic)?,
-            text: topic,
-            target,
-            narrow: AtomicBool::new(false),
-            seen: Mutex::default(),
-        }));
+        let pattern = TopicPattern::parse(&topic)?;
+        planned.push(Arc::new(Route::new(Topics::Of(pattern), topic, target)));
     }
     Ok(planned.into())
 }

@@ -1,6 +1,6 @@
 //! A destination at work: who may send to it now.
 
-use posthouse_core::{Circuit, Health, Meter, Outcome, breaker::Period};
+use posthouse_core::{Circuit, Health, Meter, Outcome, breaker::Period, presence::Breaker};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -95,6 +95,16 @@ impl Target {
             period: gate.circuit.as_mut().map(|circuit| circuit.period(now)),
             turn: Instant::now() + wait.unwrap_or_default(),
         })
+    }
+
+    /// Nobody is here, and nothing is held against it.
+    pub fn is_idle(&self) -> bool {
+        let (gate, now) = (self.gate(), self.now());
+        gate.here == 0
+            && gate
+                .circuit
+                .as_ref()
+                .is_none_or(|circuit| circuit.state(now) == Breaker::Closed)
     }
 
     pub fn health(&self) -> Health {

@@ -170,6 +170,7 @@ pub(super) fn decide(entry: &Entry, event: Event) -> Result<Step, posthouse_core
 fn in_scope(entry: &Entry, claim: &Claim) -> bool {
     let namespace = claim.namespaces.is_empty() || claim.namespaces.contains(&entry.message.namespace);
     namespace
+        && !claim.not_tenants.contains(&entry.message.tenant)
         && claim
             .tenant
             .as_ref()

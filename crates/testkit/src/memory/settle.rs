@@ -136,6 +136,9 @@ impl Tables {
             let text = settlement.receipt.clone();
             self.receipts.insert((digest.0, seq), Receipt { text });
         }
+        if let Some(entry) = self.messages.get_mut(&seq) {
+            entry.message.on_dead = settlement.lease.on_dead;
+        }
         self.apply(seq, settlement.step);
         if let Some(entry) = self
             .messages

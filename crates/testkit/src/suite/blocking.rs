@@ -276,3 +276,64 @@ pub async fn a_dead_message_that_passed_does_not_block_when_held(fx: &dyn Fixtur
     fx.admin().await.replay(id, "op", "go", None).await.unwrap();
     assert_next(fx, &["2", "1"]).await;
 }
+
+/// Enqueued with `pass`, sent by a route that says `block`: the key waits for a person, and the rest of the run goes back.
+pub async fn a_route_makes_a_death_block(fx: &dyn Fixture) {
+    let ids = put_all(fx, line("k", &["1", "2"])).await;
+    let store = fx.store().await;
+    let run = leases(&claim(&*store, "w1", 10).await);
+    settle_all(&*store, &[rejected(&run[0].under(Some(OnDead::Block)))]).await;
+    assert!(settle(&*store, delivered(&run[1])).await.is_lost());
+    assert_held(fx, "a rejected head").await;
+    fx.admin().await.resolve(ids[0], "op", "seen").await.unwrap();
+    assert_next(fx, &["2"]).await;
+    // Without a key there is nothing to block.
+    let single = put_and_claim(fx, message("single")).await;
+    settle_all(&*store, &[rejected(&single.under(Some(OnDead::Block)))]).await;
+    assert_eq!(state(fx, single.id).await, State::Dead);
+}
+
+/// And the other way round: the rest of the run goes on.
+pub async fn a_route_lets_a_death_pass(fx: &dyn Fixture) {
+    put_all(fx, vec![blocking("1"), keyed("k", "2")]).await;
+    let store = fx.store().await;
+    let run = leases(&claim(&*store, "w1", 10).await);
+    settle_all(&*store, &[rejected(&run[0].under(Some(OnDead::Pass)))]).await;
+    assert!(settle(&*store, delivered(&run[1])).await.is_settled());
+    put(fx, keyed("k", "3")).await;
+    assert_next(fx, &["3"]).await;
+}
+
+/// Whoever ends it without a route (a repairer, a claim that finds it lapsed) goes by what was written last.
+pub async fn the_word_of_the_last_settlement_stands(fx: &dyn Fixture) {
+    let stamps = [(OnDead::Pass, OnDead::Block), (OnDead::Block, OnDead::Pass)];
+    for (n, (before, after)) in stamps.into_iter().enumerate() {
+        let key = format!("k{n}");
+        let head = |body: &str| keyed(&key, body).on_dead(before).max_attempts(2);
+        put(fx, head("expires")).await;
+        let store = fx.store().await;
+        let first = claim_one(&*store, "w1").await.lease;
+        assert_eq!(first.on_dead, before);
+        settle_all(&*store, &[failed(&first.under(Some(after)), 2)]).await;
+        fx.advance(SECOND * 10).await;
+        let again = claim_one(&*store, "w1").await.lease;
+        assert_eq!((again.id, again.on_dead), (first.id, after));
+        put(fx, keyed(&key, "behind")).await;
+        fx.advance(LEASE * 2).await;
+        assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+        assert_eq!(state(fx, first.id).await, State::Dead);
+        match after {
+            OnDead::Block => assert_held(fx, "an expired head").await,
+            OnDead::Pass => assert_eq!(drained(fx).await, ["behind"]),
+        }
+    }
+    let lapses = keyed("lapses", "head").deliver_in(DAY);
+    put(fx, lapses).await;
+    let store = fx.store().await;
+    let lease = claim_one(&*store, "w1").await.lease;
+    settle_all(&*store, &[failed(&lease.under(Some(OnDead::Block)), 12)]).await;
+    put(fx, keyed("lapses", "behind")).await;
+    fx.advance(DAY * 2).await;
+    assert!(drained(fx).await.is_empty());
+    assert_eq!(state(fx, lease.id).await, State::Dead);
+}

@@ -318,6 +318,83 @@ pub async fn a_tenants_claim_changes_no_record_of_another(fx: &dyn Fixture) {
     }
 }
 
+/// A tenant at its limit does not fill the batch, however much of it waits, with order keys or without.
+pub async fn left_tenants_are_left_alone(fx: &dyn Fixture) {
+    for tenant in ["loud", "loud too"] {
+        put_all(fx, vec![message("flood").tenant(tenant); 50]).await;
+        put_all(
+            fx,
+            (0..20)
+                .map(|n| keyed(&format!("k{n}"), "flood").tenant(tenant))
+                .collect(),
+        )
+        .await;
+    }
+    put(fx, message("plain").tenant("quiet")).await;
+    put(fx, keyed("k", "keyed").tenant("quiet")).await;
+    put(fx, message("none")).await;
+    let claim = || ask(10).not_tenant("loud").not_tenant("loud too");
+    let found: BTreeSet<_> = bodies(&take(fx, claim()).await).into_iter().collect();
+    assert_eq!(found, ["plain", "keyed", "none"].map(str::to_owned).into());
+    assert!(take(fx, claim()).await.is_empty());
+    assert_eq!(take(fx, ask(200)).await.len(), 140);
+}
+
+/// P11. Nor does it hide another's message, whichever tenants a relay knows already and in how many namespaces they are.
+pub async fn left_tenants_hide_no_free_one(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let left = |n: u32| format!("left{n}");
+    let mut all = Vec::new();
+    for n in 0..40 {
+        let one = message("x").tenant(left(n)).namespace(format!("n{}", n % 4));
+        all.extend([one.clone(), one]);
+    }
+    put_all(fx, all).await;
+    // It gets to know some of them.
+    deliver(&*store, &claim(&*store, "w1", 40).await).await;
+    let claim = || (0..40).fold(ask(5), |claim, n| claim.not_tenant(left(n)));
+    for n in 0..20 {
+        let free = message("free")
+            .tenant(format!("free{n}"))
+            .namespace(format!("n{}", n % 5));
+        put(fx, if n % 2 == 0 { free } else { free.order_key("k") }).await;
+        let found = store.claim(&claim()).await.unwrap();
+        assert_eq!(bodies(&found), ["free"], "{n}");
+        deliver(&*store, &found).await;
+        assert!(store.claim(&claim()).await.unwrap().is_empty());
+    }
+}
+
+/// P19. It is granted to a claim of its own, and only that much; a claim that both asks for it and leaves it gets nothing.
+pub async fn a_left_tenant_has_claims_of_its_own(fx: &dyn Fixture) {
+    put_all(fx, vec![message("loud").tenant("loud"); 10]).await;
+    put(fx, message("quiet").tenant("quiet")).await;
+    assert_eq!(bodies(&take(fx, ask(3).tenant("loud")).await), ["loud"; 3]);
+    assert_eq!(
+        bodies(&take(fx, ask(3).tenant("loud").not_tenant("quiet")).await),
+        ["loud"; 3]
+    );
+    assert!(take(fx, ask(3).tenant("loud").not_tenant("loud")).await.is_empty());
+    assert_eq!(bodies(&take(fx, ask(10).not_tenant("loud")).await), ["quiet"]);
+    assert_eq!(bodies(&take(fx, ask(10)).await), ["loud"; 4]);
+}
+
+/// Whatever it waits for: its time, a route for its topic, a repair. And in a claim of some namespaces too.
+pub async fn nothing_of_a_left_tenant_is_granted_whatever_it_waits_for(fx: &dyn Fixture) {
+    let loud = |message: Message| message.tenant("loud");
+    put_all(fx, vec![loud(message("left")), loud(keyed("left", "head"))]).await;
+    assert!(take(fx, ask(10).not_topic("orders")).await.is_empty());
+    let due = [message("due").delay(SECOND), keyed("due", "head").delay(SECOND)];
+    put_all(fx, due.map(loud).into()).await;
+    put(fx, message("single").delay(SECOND).tenant("quiet")).await;
+    fx.advance(SECOND * 2).await;
+    let claim = || ask(10).not_tenant("loud");
+    assert_eq!(bodies(&take(fx, claim()).await), ["single"]);
+    assert!(take(fx, claim().namespace("default")).await.is_empty());
+    assert!(take(fx, claim().not_topic("orders")).await.is_empty());
+    assert_eq!(take(fx, ask(10)).await.len(), 4);
+}
+
 /// P3. Eight relays empty the store together: every message once.
 pub async fn eight_claimers_never_share_a_message(fx: &dyn Fixture) {
     let all = put_all(fx, (0..200).map(|n| message(&n.to_string())).collect()).await;

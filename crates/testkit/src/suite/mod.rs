@@ -96,6 +96,10 @@ macro_rules! __cases {
                 a_flood_of_a_left_topic_does_not_delay_another_tenant
                 a_flood_that_falls_due_hides_nothing_from_a_scoped_claim
                 a_tenants_claim_changes_no_record_of_another
+                left_tenants_are_left_alone
+                left_tenants_hide_no_free_one
+                a_left_tenant_has_claims_of_its_own
+                nothing_of_a_left_tenant_is_granted_whatever_it_waits_for
                 eight_claimers_never_share_a_message
                 a_grant_is_visible_at_once
                 every_claim_has_a_token_of_its_own
@@ -338,6 +342,9 @@ macro_rules! __cases {
                 a_lapsed_message_that_passes_is_stepped_over
                 a_lapsed_head_that_blocks_holds_its_key
                 a_dead_message_that_passed_does_not_block_when_held
+                a_route_makes_a_death_block
+                a_route_lets_a_death_pass
+                the_word_of_the_last_settlement_stands
             }
             producers {
                 strict_producers_take_turns
