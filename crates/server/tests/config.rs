@@ -98,7 +98,7 @@ fn signal(name: &str, process: u32) {
 #[cfg(unix)]
 #[test]
 fn a_check_may_go_on_and_tells_what_changed() {
-    let place = folder("[outbox]\nbatch = 1\n");
+    let place = folder("[outbox]\nmax_attempts = 1\n");
     let file = place.folder().join("posthouse.toml");
     let mut child = posthouse()
         .current_dir(place.folder())
@@ -112,15 +112,15 @@ fn a_check_may_go_on_and_tells_what_changed() {
     let read =
         |line: Option<std::io::Result<String>>| -> Value { serde_json::from_str(&line.unwrap().unwrap()).unwrap() };
     assert_eq!(read(said.next())["sound"], true);
-    std::fs::write(&file, "[outbox]\nbatch = 2\nname = \"r\"\n").unwrap();
+    std::fs::write(&file, "[outbox]\nmax_attempts = 2\nname = \"r\"\n").unwrap();
     let changes = &read(said.next())["changes"];
     assert_eq!(
         (&changes["live"][0], &changes["restart"][0]),
-        (&"outbox.batch".into(), &"outbox.name".into())
+        (&"outbox.max_attempts".into(), &"outbox.name".into())
     );
-    std::fs::write(&file, "[outbox]\nbatch = 0\n").unwrap();
+    std::fs::write(&file, "[outbox]\nmax_attempts = 0\n").unwrap();
     assert_eq!(read(complaints.next())["error"]["problems"][0]["line"], 2);
-    std::fs::write(&file, "[outbox]\nbatch = 2\nname = \"r\"\n").unwrap();
+    std::fs::write(&file, "[outbox]\nmax_attempts = 2\nname = \"r\"\n").unwrap();
     assert_eq!(read(said.next())["changes"]["live"], Value::Array(Vec::new()));
     // Asked for, it answers though nothing changed.
     signal("HUP", child.id());

@@ -132,37 +132,43 @@ pub const KEYS: &[Key] = &[
         Kind::Whole(100, DAY),
         "15000",
         "How long a lease lasts before it must be renewed; so long is what a dead relay held left alone.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.batch",
         Kind::Whole(1, 10_000),
         "50",
         "The most messages of one claim.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.concurrency",
         Kind::Whole(1, 100_000),
         "64",
         "The most messages in flight in this relay.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.poll_ms",
         Kind::Whole(10, 60_000),
         "500",
         "How often it looks for work when nobody wakes it.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.grace_ms",
         Kind::Whole(0, 3_600_000),
         "25000",
         "How long sends may go on after it was told to stop.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.in_flight_bytes",
         Kind::Whole(65_536, 1 << 40),
         "67108864",
         "The most bytes of payload in flight; a larger message goes alone.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.max_attempts",
         Kind::Whole(1, 1000),
@@ -228,7 +234,8 @@ pub const KEYS: &[Key] = &[
         Kind::WholeOrNever(1, 3660),
         "\"never\"",
         "How long after its end a message, done or dead, is kept with its attempts. What is quarantined or blocks its key stays.",
-    ),
+    )
+    .restart(),
     key(
         "retention.dedupe_days",
         Kind::WholeOrNever(1, 3660),
@@ -246,7 +253,8 @@ pub const KEYS: &[Key] = &[
         Kind::WholeOf(1, 1000),
         "{}",
         "Shares of the tenants in each round; 1 for those not named.",
-    ),
+    )
+    .restart(),
     key(
         "tenants.caps",
         Kind::WholeOf(1, 100_000),
@@ -309,13 +317,8 @@ pub const KEYS: &[Key] = &[
         Kind::Word(&["error", "warn", "info", "debug", "trace"]),
         "\"info\"",
         "What is worth a line.",
-    ),
-    key(
-        "log.payloads",
-        Kind::Switch,
-        "false",
-        "Write payloads into the log. They are in no line otherwise.",
-    ),
+    )
+    .restart(),
     bare(
         "route.topic",
         Kind::Text,

@@ -45,11 +45,11 @@ pub struct Retention {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenants {
     /// The most messages in flight for any one tenant.
-    pub max_in_flight: Option<usize>,
+    pub max_in_flight: Option<u32>,
     /// Shares in each round; 1 for those not named.
     pub weights: BTreeMap<String, u32>,
     /// The most messages in flight for those named.
-    pub caps: BTreeMap<String, usize>,
+    pub caps: BTreeMap<String, u32>,
 }
 
 impl Outbox {
@@ -106,7 +106,7 @@ impl Tenants {
         let tenants = Self {
             max_in_flight: section
                 .whole(reader, "max_in_flight")
-                .and_then(|n| usize::try_from(n).ok()),
+                .and_then(|n| u32::try_from(n).ok()),
             weights: section.whole_of(reader, "weights"),
             caps: section.whole_of(reader, "caps"),
         };

@@ -21,8 +21,6 @@ pub struct Log {
     pub json: bool,
     /// What is worth a line: `error`, `warn`, `info`, `debug` or `trace`.
     pub level: String,
-    /// Whether payloads are written.
-    pub payloads: bool,
 }
 
 impl Admin {
@@ -73,7 +71,6 @@ impl Log {
         Self {
             json: section.text(reader, "format").is_some_and(|format| format == "json"),
             level: section.text(reader, "level").unwrap_or_default(),
-            payloads: section.switch(reader, "payloads").unwrap_or_default(),
         }
     }
 }

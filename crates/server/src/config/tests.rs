@@ -420,7 +420,7 @@ fn variables_that_set_nothing_are_refused() {
         Environment::from([
             ("POSTHOUSE_OUTBOX__LEASE", "1"),
             ("POSTHOUSE_ROUTE__TOPIC", "a"),
-            ("POSTHOUSE_LOG__PAYLOADS", "s3cret"),
+            ("POSTHOUSE_ADMIN__TRUSTED_PROXY", "s3cret"),
             ("POSTHOUSE_TEST_X__Y", "1"),
             ("POSTHOUSE_ACTOR", "me"),
         ]),
@@ -434,7 +434,7 @@ fn variables_that_set_nothing_are_refused() {
         "{said}"
     );
     assert!(
-        said.contains("log.payloads: must be true or false") && !said.contains("s3cret"),
+        said.contains("admin.trusted_proxy: must be true or false") && !said.contains("s3cret"),
         "{said}"
     );
 }
@@ -638,19 +638,19 @@ fn what_is_shown_can_be_read_again() {
 
 #[test]
 fn changes_are_told_apart_by_what_they_need() {
-    let base = format!("[outbox]\nbatch = 5\n{}", route("secret_env = \"A\""));
+    let base = format!("[outbox]\nmax_attempts = 5\n{}", route("secret_env = \"A\""));
     let at = |text: &str, secret: &str| with(text, Environment::from([("A", secret)]), None).unwrap();
     let keys = |changes: &[Change]| changes.iter().map(|c| c.key.clone()).collect::<Vec<_>>();
     let old = at(&base, "one");
     assert_eq!(diff(&old, &at(&format!("# moved\n{base}"), "one")), Changes::default());
     let new = at(
         &base
-            .replace("batch = 5", "name = \"r\"\nbatch = 6")
+            .replace("max_attempts = 5", "name = \"r\"\nmax_attempts = 6")
             .replace("[outbox]", "[store]\nurl = \"sqlite://b.db\"\n[outbox]"),
         "one",
     );
     let changes = diff(&old, &new);
-    assert_eq!(keys(&changes.live), ["outbox.batch"]);
+    assert_eq!(keys(&changes.live), ["outbox.max_attempts"]);
     assert_eq!(keys(&changes.restart), ["outbox.name", "store.url"]);
     assert_eq!(
         (changes.live[0].from.as_deref(), changes.live[0].to.as_deref()),

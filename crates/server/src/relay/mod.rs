@@ -120,7 +120,11 @@ fn builder(config: &Config, stores: &[Opened]) -> Result<Relay, Failure> {
         .poll(outbox.poll)
         .grace(outbox.grace)
         .max_bytes(outbox.in_flight_bytes);
-    let weights = &config.tenants.weights;
+    let tenants = &config.tenants;
+    let relay = tenants.max_in_flight.into_iter().fold(relay, Relay::tenants_limit);
+    let caps = tenants.caps.iter();
+    let relay = caps.fold(relay, |relay, (tenant, most)| relay.tenant_limit(tenant, *most));
+    let weights = &tenants.weights;
     Ok(weights
         .iter()
         .fold(relay, |relay, (tenant, weight)| relay.weight(tenant, *weight)))
@@ -183,9 +187,7 @@ fn reload(
                 }
             };
             let changes = config::diff(&in_force, &next);
-            let taken_up = routes
-                .plan(&next.config)
-                .and_then(|planned| Ok(control.replace_routes(planned)?));
+            let taken_up = take_up(&next.config, &mut routes, &control);
             if let Err(failure) = taken_up {
                 tracing::error!(
                     "the routes are not sound, and those before stay in force: {}",
@@ -202,6 +204,14 @@ fn reload(
             in_force = next;
         }
     })
+}
+
+/// What a relay takes up while it runs.
+fn take_up(config: &Config, routes: &mut Routes, control: &Control) -> Result<(), Failure> {
+    control.replace_routes(routes.plan(config)?)?;
+    let tenants = &config.tenants;
+    control.replace_tenant_limits(tenants.caps.clone(), tenants.max_in_flight)?;
+    Ok(())
 }
 
 fn tell(config: &Config, at: Option<SocketAddr>, out: &Output) {

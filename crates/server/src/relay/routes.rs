@@ -49,6 +49,12 @@ fn destination(route: &Route) -> Result<Destination, Failure> {
     if let Some(rate) = route.rate {
         to = to.rate(rate);
     }
+    if let Some(on_dead) = route.on_dead {
+        to = to.on_dead(on_dead);
+    }
+    if route.reuse_receipts {
+        to = to.reuse_receipts();
+    }
     Ok(to)
 }
 
