@@ -13,7 +13,7 @@ async fn send(http: &Http) -> Outcome {
 
 fn code(outcome: &Outcome) -> &str {
     match outcome {
-        Outcome::Delivered { .. } => "delivered",
+        Outcome::Delivered { .. } | Outcome::Duplicate { .. } | Outcome::Pending { .. } => "delivered",
         Outcome::Retry { code, .. } | Outcome::Reject { code, .. } | Outcome::Unknown { code, .. } => code,
     }
 }
