@@ -14,6 +14,7 @@ async fn send(http: &Http) -> Outcome {
 fn code(outcome: &Outcome) -> &str {
     match outcome {
         Outcome::Delivered { .. } => "delivered",
+        Outcome::Duplicate { .. } | Outcome::Pending { .. } => "not of a webhook",
         Outcome::Retry { code, .. } | Outcome::Reject { code, .. } | Outcome::Unknown { code, .. } => code,
     }
 }
