@@ -330,7 +330,6 @@ impl Engine {
             routes: self.routes.told(),
             destinations: self.routes.health(),
             limited_tenants: self.limited_tenants(),
-            ..presence::Relay::default()
         }
     }
 

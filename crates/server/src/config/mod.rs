@@ -22,6 +22,7 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use address::Explicit;
 pub use breaker::Breaker;
 pub use diff::{Change, Changes, diff};
 pub use outbox::{Outbox, Retention, Tenants};
@@ -32,7 +33,6 @@ pub use route::Route;
 pub use show::{document, toml};
 pub use store::Store;
 
-use address::Explicit;
 use problem::Text;
 use read::Reader;
 use std::{
