@@ -48,7 +48,7 @@ pub use explain::{Cause, Facts};
 pub use headers::Headers;
 pub use id::{LeaseToken, MessageId};
 pub use lease::{Claim, Claimed, Conflict, Fate, Lease, Renewal};
-pub use limits::Limits;
+pub use limits::{Limits, StoreSettings};
 pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
 pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
 pub use presence::{Breaker, DestinationView, Health, Pause, Relay, RelayView, Route};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Invalid;
+
 /// How large a message may be. The hard limits are constants; a deployment may lower the payload's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -32,6 +34,48 @@ impl Limits {
     pub const LEASE: Duration = Duration::from_secs(24 * 3600);
     /// After this many releases in a row, a release counts as an attempt.
     pub const FREE_RELEASES: u32 = 100;
+}
+
+/// What a store holds every producer to, in whatever language: kept in the store itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// How large a message may be, and whether it needs a tenant.
+    pub limits: Limits,
+    /// The attempt budget of a message that brings none.
+    pub max_attempts: u32,
+    /// How long a dedupe key stays taken after its message ended; for ever when absent.
+    pub dedupe_lifetime: Option<Duration>,
+}
+
+impl StoreSettings {
+    /// Refuses what no store can keep.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.limits.payload_bytes > Limits::HARD_PAYLOAD_BYTES {
+            let most = Limits::HARD_PAYLOAD_BYTES;
+            return Err(Invalid::new("payload_bytes", format!("must be at most {most}")));
+        }
+        if self.max_attempts == 0 || self.max_attempts > Limits::ATTEMPTS {
+            let most = Limits::ATTEMPTS;
+            return Err(Invalid::new("max_attempts", format!("must be between 1 and {most}")));
+        }
+        if self.dedupe_lifetime.is_some_and(|lifetime| lifetime > Limits::FARTHEST) {
+            return Err(Invalid::new(
+                "dedupe_lifetime",
+                "must be at most ten years; or leave it out, for ever",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            max_attempts: 12,
+            dedupe_lifetime: Some(Duration::from_secs(7 * 24 * 3600)),
+        }
+    }
 }
 
 impl Default for Limits {

@@ -178,9 +178,7 @@ impl Message {
     /// Refuses what no store may accept, naming the field.
     pub fn check(&self, limits: &Limits) -> Result<(), Invalid> {
         check_optional_name("tenant", &self.tenant)?;
-        if limits.require_tenant && self.tenant.is_empty() {
-            return Err(Invalid::new("tenant", "is empty, and this store requires one"));
-        }
+        self.check_limits(limits)?;
         check_name("namespace", &self.namespace)?;
         check_topic(&self.topic)?;
         self.order_key.iter().try_for_each(|key| check_name("order_key", key))?;
@@ -191,7 +189,6 @@ impl Message {
         self.destination
             .iter()
             .try_for_each(|d| check_text("destination", d, Limits::DESTINATION_BYTES))?;
-        self.check_payload(limits)?;
         headers::check(&self.headers)?;
         self.check_times()?;
         match self.max_attempts {
@@ -203,7 +200,11 @@ impl Message {
         }
     }
 
-    fn check_payload(&self, limits: &Limits) -> Result<(), Invalid> {
+    /// The part of [`check`](Self::check) that differs from store to store.
+    pub fn check_limits(&self, limits: &Limits) -> Result<(), Invalid> {
+        if limits.require_tenant && self.tenant.is_empty() {
+            return Err(Invalid::new("tenant", "is empty, and this store requires one"));
+        }
         let most = limits.payload_bytes.min(Limits::HARD_PAYLOAD_BYTES);
         if self.payload.len() > most {
             let size = self.payload.len();

@@ -13,7 +13,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 DECLARE
     t timestamptz;
     twins uuid[];
+    limits settings;
 BEGIN
+    SELECT * INTO limits FROM settings;
+    IF limits.require_tenant AND '' = ANY (p_tenant) THEN
+        RAISE 'tenant: is empty, and this store requires one' USING ERRCODE = 'P7006';
+    ELSIF EXISTS (SELECT FROM unnest(p_payload) p WHERE octet_length(p) > limits.payload_bytes) THEN
+        RAISE 'payload: has more than % bytes, which this store does not allow; keep large objects elsewhere and send a reference', limits.payload_bytes USING ERRCODE = 'P7006';
+    END IF;
     IF p_order_key IS NOT NULL THEN
         PERFORM take_turns(p_namespace, p_tenant, p_order_key, p_relaxed);
     END IF;

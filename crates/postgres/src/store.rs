@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
     Admin, Capabilities, Claim, Claimed, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Message,
-    Pause, Receipt, Relay, Renewal, Settlement, Store, Verdict, Wake, lease::check_lease, text::error_text,
+    Pause, Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Verdict, Wake, lease::check_lease,
+    text::error_text,
 };
 use std::{
     sync::{
@@ -36,7 +37,7 @@ pub struct Options {
     pub schema: Schema,
     /// The most connections.
     pub connections: usize,
-    /// The limits of what is enqueued through this handle.
+    /// The limits of what is enqueued through this handle, besides those that the store holds everybody to.
     pub limits: Limits,
     /// How often the floor below which nothing new can appear is looked at. Zero: at every claim.
     pub floor_every: Duration,
@@ -136,6 +137,41 @@ impl Postgres {
         let answers = outbox.enqueue_all(&mut tx, messages).await?;
         tx.commit().await.map_err(from_driver)?;
         Ok(answers)
+    }
+
+    /// Writes what every producer is held to from now on, in whatever language. Needs the rights of the schema's owner: those of a
+    /// relay are not enough, because it must not loosen what holds for others.
+    pub async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        settings.check()?;
+        let payload_bytes = i32::try_from(settings.limits.payload_bytes).unwrap_or(i32::MAX);
+        let max_attempts = i32::try_from(settings.max_attempts).unwrap_or(i32::MAX);
+        let lifetime = settings.dedupe_lifetime.map(millis);
+        let args: Args<'_> = &[
+            (&payload_bytes, Type::INT4),
+            (&settings.limits.require_tenant, Type::BOOL),
+            (&max_attempts, Type::INT4),
+            (&lifetime, Type::INT8),
+        ];
+        let sql = self.schema.apply(include_str!("../sql/configure.sql"));
+        self.query(&sql, args).await.map(drop)
+    }
+
+    /// What every producer is held to. For the schema's owner.
+    pub async fn settings(&self) -> Result<StoreSettings, Error> {
+        let sql = self.schema.apply(include_str!("../sql/configured.sql"));
+        let rows = self.query(&sql, &[]).await?;
+        let row = rows.first().ok_or_else(|| Error::Internal("no settings".into()))?;
+        let payload_bytes: i32 = row.try_get(0).map_err(from_driver)?;
+        let max_attempts: i32 = row.try_get(2).map_err(from_driver)?;
+        let lifetime: Option<i64> = row.try_get(3).map_err(from_driver)?;
+        Ok(StoreSettings {
+            limits: Limits {
+                payload_bytes: payload_bytes.unsigned_abs() as usize,
+                require_tenant: row.try_get(1).map_err(from_driver)?,
+            },
+            max_attempts: max_attempts.unsigned_abs(),
+            dedupe_lifetime: lifetime.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        })
     }
 
     pub(crate) async fn client(&self) -> Result<deadpool_postgres::Object, Error> {

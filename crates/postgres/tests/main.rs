@@ -16,6 +16,7 @@ mod migrating;
 mod pooler;
 mod roles;
 mod schema;
+mod settings;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;

@@ -1,6 +1,6 @@
 //! A store that is chosen at run time, by its URL: for tools and for configuration.
 
-use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, Upgrade};
+use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, StoreSettings, Upgrade};
 #[cfg(feature = "postgres")]
 use posthouse_postgres::{Options, Postgres, Schema};
 #[cfg(feature = "sqlite")]
@@ -140,6 +140,27 @@ impl AnyStore {
         }
     }
 
+    /// Writes what every producer is held to from now on, in whatever language. On PostgreSQL that takes the rights of the schema's
+    /// owner.
+    pub async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.configure(settings).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.configure(settings).await,
+        }
+    }
+
+    /// What every producer is held to; the usual where nobody has said anything else. On PostgreSQL for the schema's owner.
+    pub async fn settings(&self) -> Result<StoreSettings, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.settings().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => Ok(store.settings().await?.unwrap_or_default()),
+        }
+    }
+
     /// Enqueues in a transaction of its own, all or none: for tools. An application that has a change to commit with its
     /// messages uses the outbox of its database instead.
     pub async fn enqueue(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
@@ -157,6 +178,11 @@ fn options(schema: Option<String>) -> Result<Options, Error> {
     let schema = schema.map_or_else(|| Ok(Schema::default()), |name| Schema::new(&name))?;
     Ok(Options {
         schema,
+        // The store itself says how much is too much.
+        limits: posthouse_core::Limits {
+            payload_bytes: posthouse_core::Limits::HARD_PAYLOAD_BYTES,
+            ..posthouse_core::Limits::default()
+        },
         ..Options::default()
     })
 }

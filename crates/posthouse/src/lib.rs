@@ -60,7 +60,7 @@
 //!
 //! | for | see |
 //! |---|---|
-//! | what may be enqueued | [`Message`], [`Limits`] |
+//! | what may be enqueued | [`Message`], [`Limits`]; for everybody, [`StoreSettings`] |
 //! | PostgreSQL | [`postgres`]: an [`Outbox`](postgres::Outbox) for your transactions, a [`Postgres`](postgres::Postgres) for a relay |
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |

@@ -74,7 +74,11 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
     let store = store.url.expose();
     match &cli.command {
         Command::Demo(_) | Command::Config(_) | Command::Relay => Ok(()),
-        Command::Migrate(args) => commands::migrate::run(args, store, out).await,
+        Command::Migrate(args) => {
+            // What binds producers is written into the store, so all of the configuration must be sound.
+            let settings = config::load(&sources)?.config.settings();
+            commands::migrate::run(args, store, &settings, out).await
+        }
         Command::Enqueue(args) => commands::enqueue::run(args, store, out).await,
         Command::Messages(asked) => commands::messages::run(asked, store, out).await,
         Command::Dead(asked) => commands::dead::run(asked, store, out).await,

@@ -28,6 +28,16 @@ CREATE TABLE posthouse_turn (
 ) STRICT;
 INSERT INTO posthouse_turn (only_one, lane) VALUES (1, 0);
 
+-- What every producer is held to, in whatever language. Nothing is here until somebody has said so. dedupe_for is in microseconds;
+-- -1 is for ever.
+CREATE TABLE posthouse_settings (
+    only_one       INTEGER PRIMARY KEY CHECK (only_one = 1),
+    payload_bytes  INTEGER NOT NULL CHECK (payload_bytes BETWEEN 0 AND 16777216),
+    require_tenant INTEGER NOT NULL CHECK (require_tenant IN (0, 1)),
+    max_attempts   INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
+    dedupe_for     INTEGER NOT NULL CHECK (dedupe_for >= -1)
+) STRICT;
+
 -- What was enqueued; never updated, but for on_dead, which a settlement stamps anew. AUTOINCREMENT, because a number must not come back after the last message was
 -- pruned, and because places in a line are drawn from the same sequence (sqlite_sequence).
 -- The payload is last, so that reading the other columns never follows its overflow pages.

@@ -116,10 +116,10 @@ BEGIN
             )
         ),
         coalesce(NEW.on_duplicate, 'refuse'),
-        coalesce(NEW.max_attempts, 12),
+        coalesce(NEW.max_attempts, (SELECT max_attempts FROM posthouse_settings), 12),
         coalesce(NEW.on_dead, 'pass'),
         CASE
-            WHEN NEW.dedupe_for IS NULL THEN 604800000000
+            WHEN NEW.dedupe_for IS NULL THEN nullif(coalesce((SELECT dedupe_for FROM posthouse_settings), 604800000000), -1)
             WHEN NEW.dedupe_for >= 0 THEN CAST(round(NEW.dedupe_for * 1000000.0) AS INTEGER)
         END,
         NEW.digest,
@@ -150,6 +150,8 @@ BEGIN
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: namespace: must be text of 1 to 255 bytes')
         WHEN typeof(NEW.tenant) <> 'text' OR length(CAST(NEW.tenant AS BLOB)) > 255
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: tenant: must be text of at most 255 bytes')
+        WHEN NEW.tenant = '' AND (SELECT require_tenant FROM posthouse_settings) = 1
+            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: tenant: is empty, and this store requires one')
         WHEN NEW.order_key IS NOT NULL AND (typeof(NEW.order_key) <> 'text' OR length(CAST(NEW.order_key AS BLOB)) NOT BETWEEN 1 AND 255)
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: order_key: must be text of 1 to 255 bytes')
         WHEN NEW.dedupe_key IS NOT NULL AND (typeof(NEW.dedupe_key) <> 'text' OR length(CAST(NEW.dedupe_key AS BLOB)) NOT BETWEEN 1 AND 255)
@@ -160,6 +162,8 @@ BEGIN
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: destination: must be text of 1 to 2048 bytes')
         WHEN length(NEW.payload) > 16777216
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: payload: has more than 16 MiB; keep large objects elsewhere and send a reference')
+        WHEN length(NEW.payload) > (SELECT payload_bytes FROM posthouse_settings)
+            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: payload: is larger than this store allows (payload_bytes of posthouse_settings); keep large objects elsewhere and send a reference')
         WHEN NEW.delay NOT BETWEEN 0 AND 316224000000000
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: delay: must be between zero and ten years')
         WHEN NEW.deliver_in NOT BETWEEN 1 AND 316224000000000

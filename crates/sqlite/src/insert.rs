@@ -6,8 +6,9 @@ use uuid::Uuid;
 use crate::{
     Options,
     call::{Call, Run, Value},
-    clock::{CLOCK, micros},
+    clock::micros,
     error::internal,
+    settings::{Rules, before_any_look},
 };
 
 const ENQUEUE: &str = include_str!("../sql/enqueue.sql");
@@ -21,7 +22,8 @@ pub(crate) async fn insert_all<R: Run>(
     options: &Options,
     messages: &[Message],
 ) -> Result<Vec<Enqueued>, Error> {
-    messages.iter().try_for_each(|message| message.check(&options.limits))?;
+    let limits = before_any_look(options);
+    messages.iter().try_for_each(|message| message.check(&limits))?;
     // Only a taken id or dedupe key can stop a bulk halfway. Without either there is no savepoint, because under one
     // SQLite writes every page that each statement touches into a side journal.
     if messages
@@ -40,29 +42,33 @@ pub(crate) async fn insert_all<R: Run>(
 }
 
 pub(crate) async fn insert_one<R: Run>(on: &mut R, options: &Options, message: &Message) -> Result<Enqueued, Error> {
-    message.check(&options.limits)?;
-    let now = integer(on, CLOCK).await?;
-    insert(on, options, message, now).await
+    message.check(&before_any_look(options))?;
+    let rules = Rules::read(on, options).await?;
+    message.check_limits(&rules.limits)?;
+    insert(on, &rules, message).await
 }
 
 async fn insert_each<R: Run>(on: &mut R, options: &Options, messages: &[Message]) -> Result<Vec<Enqueued>, Error> {
-    let now = integer(on, CLOCK).await?;
+    let rules = Rules::read(on, options).await?;
+    messages
+        .iter()
+        .try_for_each(|message| message.check_limits(&rules.limits))?;
     let mut answers = Vec::with_capacity(messages.len());
     for message in messages {
-        answers.push(insert(on, options, message, now).await?);
+        answers.push(insert(on, &rules, message).await?);
     }
     Ok(answers)
 }
 
-async fn insert<R: Run>(on: &mut R, options: &Options, message: &Message, now: i64) -> Result<Enqueued, Error> {
+async fn insert<R: Run>(on: &mut R, rules: &Rules, message: &Message) -> Result<Enqueued, Error> {
     let id = message.id.unwrap_or_else(|| MessageId(Uuid::now_v7()));
     // A fresh id without a dedupe key cannot be a repetition, so nothing is asked about it.
     if message.id.is_none() && message.dedupe_key.is_none() {
-        write(on, options, message, id, now).await?;
+        write(on, rules, message, id).await?;
         return Ok(Enqueued::New(id));
     }
     let before = integer(on, CHANGES).await?;
-    write(on, options, message, id, now).await?;
+    write(on, rules, message, id).await?;
     if integer(on, CHANGES).await? > before {
         return Ok(Enqueued::New(id));
     }
@@ -73,13 +79,13 @@ async fn insert<R: Run>(on: &mut R, options: &Options, message: &Message, now: i
     Err(Error::DedupeConflict { key, existing })
 }
 
-async fn write<R: Run>(on: &mut R, options: &Options, message: &Message, id: MessageId, now: i64) -> Result<(), Error> {
+async fn write<R: Run>(on: &mut R, rules: &Rules, message: &Message, id: MessageId) -> Result<(), Error> {
     // Maps of text are always JSON.
     let headers = (!message.headers.is_empty()).then(|| serde_json::json!(message.headers).to_string());
     let digest = message.digest();
     let mut values = vec![
         id.0.as_bytes().as_slice().into(),
-        now.into(),
+        rules.now.into(),
         message.topic.as_str().into(),
         message.payload.as_slice().into(),
         i64::try_from(message.payload.len()).unwrap_or(i64::MAX).into(),
@@ -88,7 +94,7 @@ async fn write<R: Run>(on: &mut R, options: &Options, message: &Message, id: Mes
         message.namespace.as_str().into(),
         headers.into(),
         message.deliver_in.map(micros).into(),
-        i64::from(message.max_attempts.unwrap_or(options.max_attempts)).into(),
+        i64::from(message.max_attempts.unwrap_or(rules.max_attempts)).into(),
         message.on_dead.as_str().into(),
         digest.as_bytes().into(),
         message.kind.as_str().into(),
@@ -106,7 +112,7 @@ async fn write<R: Run>(on: &mut R, options: &Options, message: &Message, id: Mes
         message.order_key.as_deref().into(),
         message.dedupe_key.as_deref().into(),
         micros(message.delay).into(),
-        options.dedupe_lifetime.map(micros).into(),
+        rules.dedupe_for.into(),
     ]);
     run(on, ENQUEUE, values).await
 }

@@ -51,6 +51,7 @@ mod prune;
 mod rows;
 #[cfg(feature = "sea-orm")]
 mod sea_orm;
+mod settings;
 mod settle;
 #[cfg(feature = "sqlx")]
 mod sqlx;

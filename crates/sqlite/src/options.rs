@@ -3,7 +3,8 @@
 use posthouse_core::Limits;
 use std::time::Duration;
 
-/// What a deployment of the store may choose. The defaults are those of every store.
+/// What a deployment of the store may choose. The defaults are those of every store. What was written by
+/// [`configure`](crate::Sqlite::configure) stands before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How large a message may be.

@@ -6,7 +6,8 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Capabilities, Claim, Claimed, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Message, Pause,
-    Receipt, Relay, Renewal, Settlement, Store, Upgrade, Verdict, Wake, class, lease::check_lease, text::excerpt,
+    Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class, lease::check_lease,
+    text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use std::{
@@ -22,7 +23,7 @@ use crate::{
     claim, clock, connect, end, enqueue,
     error::{internal, of_file, plain},
     floors::Floors,
-    migrate, presence, rows, settle,
+    migrate, presence, rows, settings, settle,
     wake::Watch,
 };
 
@@ -98,6 +99,19 @@ impl Sqlite {
         let options = self.inner.options.clone();
         self.write(move |tx| enqueue::enqueue_all(tx, &options, &messages))
             .await
+    }
+
+    /// Writes what every producer is held to from now on, in whatever language; before that, a program goes by its [`Options`]. A dedupe
+    /// key keeps the lifetime that it was enqueued with.
+    pub async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        settings.check()?;
+        let settings = settings.clone();
+        self.write(move |tx| settings::write(tx, &settings)).await
+    }
+
+    /// What every producer is held to, if somebody has said so.
+    pub async fn settings(&self) -> Result<Option<StoreSettings>, Error> {
+        self.write(settings::stored).await
     }
 
     /// Runs `work` in a transaction of the one writer, and commits it if it succeeds.

@@ -12,6 +12,7 @@ mod plain_sql;
 mod processes;
 mod ranges;
 mod scale;
+mod settings;
 mod sources;
 mod transactions;
 mod upgrade;

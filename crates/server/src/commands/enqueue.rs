@@ -62,7 +62,11 @@ fn message(args: &Enqueue, payload: Vec<u8>) -> Result<Message, Failure> {
             return Err(Invalid::new("headers", format!("{:?} is given twice", visible(name))).into());
         }
     }
-    message.check(&Limits::default())?;
+    // The store says itself how much is too much for it.
+    message.check(&Limits {
+        payload_bytes: Limits::HARD_PAYLOAD_BYTES,
+        ..Limits::default()
+    })?;
     check_json(&message)?;
     Ok(message)
 }

@@ -1,6 +1,6 @@
 //! `posthouse migrate`: makes the schema, brings it up to date, or says what that would take.
 
-use posthouse::{AnyStore, Fit, RolePlan, SchemaVersion, Upgrade};
+use posthouse::{AnyStore, Fit, RolePlan, SchemaVersion, StoreSettings, Upgrade};
 use serde_json::json;
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Runs the command.
-pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failure> {
+pub async fn run(args: &Migrate, store: &str, settings: &StoreSettings, out: &Output) -> Result<(), Failure> {
     if args.check {
         return check(store, out).await;
     }
@@ -23,6 +23,9 @@ pub async fn run(args: &Migrate, store: &str, out: &Output) -> Result<(), Failur
         return tell(&AnyStore::plan_migration(store).await?, &roles, out);
     }
     let done = AnyStore::migrate(store).await?;
+    if done.fit != Fit::Newer {
+        AnyStore::open(store).await?.configure(settings).await?;
+    }
     let roles = match args.roles {
         true => AnyStore::make_roles(store).await?,
         false => Vec::new(),

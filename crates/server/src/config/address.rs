@@ -53,6 +53,13 @@ impl Explicit {
     }
 }
 
+impl Explicit {
+    /// Whether a topic may name this host.
+    pub fn allows(&self, host: &str) -> bool {
+        self.http.iter().any(|pattern| host_is(pattern, host))
+    }
+}
+
 /// Reads `allow` of a route.
 pub fn read_allowed(reader: &mut Reader<'_>, section: &Section<'_>) -> Vec<Allowed> {
     let mut allowed = Vec::new();

@@ -186,13 +186,15 @@ pub const KEYS: &[Key] = &[
         Kind::Whole(0, 16 << 20),
         "262144",
         "The largest payload that may be enqueued.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.require_tenant",
         Kind::Switch,
         "false",
         "Refuse messages without a tenant.",
-    ),
+    )
+    .restart(),
     key(
         "outbox.backoff.base_ms",
         Kind::Whole(0, DAY),
@@ -241,7 +243,8 @@ pub const KEYS: &[Key] = &[
         Kind::WholeOrNever(1, 3660),
         "7",
         "How long after its message's end a dedupe key still answers.",
-    ),
+    )
+    .restart(),
     bare(
         "tenants.max_in_flight",
         Kind::Whole(1, 100_000),

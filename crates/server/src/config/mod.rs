@@ -22,7 +22,7 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use address::Allowed;
+pub use address::{Allowed, Explicit};
 pub use breaker::Breaker;
 pub use diff::{Change, Changes, diff};
 pub use outbox::{Outbox, Retention, Tenants};
@@ -34,7 +34,7 @@ pub use secret::Secret;
 pub use show::{document, toml};
 pub use store::Store;
 
-use address::Explicit;
+use posthouse::StoreSettings;
 use problem::Text;
 use read::Reader;
 use std::{
@@ -65,6 +65,17 @@ pub struct Config {
     pub log: Log,
     /// Where messages go; the first that matches serves.
     pub routes: Vec<Route>,
+}
+
+impl Config {
+    /// What a store holds every producer to.
+    pub fn settings(&self) -> StoreSettings {
+        StoreSettings {
+            limits: self.outbox.limits.clone(),
+            max_attempts: self.outbox.retry.max_attempts,
+            dedupe_lifetime: self.retention.dedupe,
+        }
+    }
 }
 
 /// What a configuration is read from.

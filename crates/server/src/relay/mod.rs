@@ -1,12 +1,16 @@
 //! `posthouse relay`: the relay of the library, by the configuration, until somebody stops it.
 
 mod answers;
+mod explicit;
 mod log;
 mod measures;
 mod routes;
 mod upkeep;
 
-use posthouse::{AnyStore, Relay, relay::Control};
+use posthouse::{
+    AnyStore, Error, Relay,
+    relay::{Control, Destination},
+};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
@@ -51,6 +55,9 @@ async fn serve(sources: Sources, loaded: Loaded, out: &Output) -> Result<(), Fai
         relay = relay.route(topic, to);
     }
     let measured = measures::begin()?;
+    if let Some((prefix, maker)) = maker(&loaded.config) {
+        relay = relay.explicit(prefix, maker);
+    }
     let state = State::new(relay.control(), stores.clone(), cancel.clone(), measured.clone());
     let state = Arc::new(state);
     let mut helpers = JoinSet::new();
@@ -206,11 +213,35 @@ fn reload(
     })
 }
 
+/// What makes destinations of topics that name them, if any may.
+fn maker(
+    config: &Config,
+) -> Option<(
+    String,
+    impl Fn(&str) -> Result<Destination, Error> + Send + Sync + use<>,
+)> {
+    let (outbox, breaker) = (config.outbox.clone(), config.breaker.policy());
+    // As routes have it; shorter where leases are short.
+    let timeout = Duration::from_secs(10).min(outbox.lease * 4 / 5);
+    let dress = move |to: Destination| {
+        let to = to.timeout(timeout).retry(outbox.retry.clone()).without_breaker();
+        breaker.into_iter().fold(to, Destination::breaker)
+    };
+    let listed = !config.explicit.http.is_empty();
+    listed.then(|| {
+        (
+            explicit::PREFIX.to_owned(),
+            explicit::maker(&config.explicit, timeout, dress),
+        )
+    })
+}
+
 /// What a relay takes up while it runs.
 fn take_up(config: &Config, routes: &mut Routes, control: &Control) -> Result<(), Failure> {
     control.replace_routes(routes.plan(config)?)?;
     let tenants = &config.tenants;
     control.replace_tenant_limits(tenants.caps.clone(), tenants.max_in_flight)?;
+    control.replace_explicit(maker(config));
     Ok(())
 }
 
