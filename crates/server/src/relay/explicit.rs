@@ -13,11 +13,10 @@ pub const PREFIX: &str = "http:";
 /// Makes a destination of a URL, for [`Relay::explicit`](posthouse::Relay::explicit). `timeout` is how long a send may take, and `dress`
 /// gives the destination its rules, that timeout among them.
 pub fn maker(
-    explicit: &Explicit,
+    explicit: Explicit,
     timeout: Duration,
     dress: impl Fn(Destination) -> Destination + Send + Sync + 'static,
 ) -> impl Fn(&str) -> Result<Destination, Error> + Send + Sync + 'static {
-    let explicit = explicit.clone();
     move |address| {
         let refused = |problem: String| Error::from(Invalid::new("topic", problem));
         let url = Url::parse(address).map_err(|_| refused("names no URL; write http:https://HOST/PATH".into()))?;
@@ -43,7 +42,7 @@ mod tests {
         let explicit = Explicit {
             http: hosts.iter().map(|host| (*host).to_owned()).collect(),
         };
-        let maker = maker(&explicit, Duration::from_secs(10), |to| to.concurrency(4));
+        let maker = maker(explicit, Duration::from_secs(10), |to| to.concurrency(4));
         let topic = format!("{PREFIX}{url}");
         maker(&topic[PREFIX.len()..])
             .map(|to| format!("{to:?}"))

@@ -231,7 +231,7 @@ fn maker(
     listed.then(|| {
         (
             explicit::PREFIX.to_owned(),
-            explicit::maker(&config.explicit, timeout, dress),
+            explicit::maker(config.explicit.clone(), timeout, dress),
         )
     })
 }
