@@ -3,6 +3,8 @@
 //! A test says what goes wrong; the [`judge`](World::judge) says afterwards whether the promises held, from the tables and from what
 //! the receiver saw. Nothing is asserted about how long something takes: tests wait until it is so, with a generous limit.
 
+mod answers;
+mod changes;
 #[cfg(feature = "failpoints")]
 mod kills;
 mod processes;
@@ -15,6 +17,8 @@ use std::{
     collections::HashMap,
     fs::File,
     future::Future,
+    io::{Read, Write},
+    net::TcpStream,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{Child, ExitStatus},
@@ -58,6 +62,8 @@ pub struct Told {
     pub route: String,
     /// Routes in front of it.
     pub routes: String,
+    /// Whether there is a route for every topic.
+    pub last: bool,
     pub env: Vec<(String, String)>,
 }
 
@@ -72,6 +78,7 @@ impl Told {
             batch: 5,
             route: "timeout_ms = 600\nretry = { max_attempts = 12, table_s = [0.05] }".to_owned(),
             routes: String::new(),
+            last: true,
             env: Vec::new(),
         }
     }
@@ -140,11 +147,16 @@ impl World {
 
     /// Writes the configuration of a relay, and answers where it is.
     pub fn write(&self, told: &Told) -> PathBuf {
-        let path = self.folder.path().join(format!("{}.toml", told.name));
+        let path = self.path(told);
         let next = path.with_extension("next");
         std::fs::write(&next, self.configuration(told)).unwrap();
         std::fs::rename(&next, &path).unwrap();
         path
+    }
+
+    /// Where that is.
+    pub fn path(&self, told: &Told) -> PathBuf {
+        self.folder.path().join(format!("{}.toml", told.name))
     }
 
     fn configuration(&self, told: &Told) -> String {
@@ -158,12 +170,14 @@ impl World {
             ..
         } = told;
         let (store, to) = (told.store.as_ref().unwrap_or(&self.place.url), self.to());
+        let last = format!("[[route]]\ntopic = \"*\"\nname = \"all\"\nto = \"{to}\"\nallow_private = true\n{route}\n");
+        let last = if told.last { &*last } else { "" };
         format!(
             "[store]\nurl = \"{store}\"\n\
              [outbox]\nname = \"{name}\"\nlease_ms = {lease_ms}\ngrace_ms = {grace_ms}\nbatch = {batch}\npoll_ms = 100\n\
              [admin]\nbind = \"127.0.0.1:0\"\n\
              [log]\nlevel = \"debug\"\n\
-             {routes}\n[[route]]\ntopic = \"*\"\nname = \"all\"\nto = \"{to}\"\nallow_private = true\n{route}\n"
+             {routes}\n{last}"
         )
     }
 
@@ -318,6 +332,48 @@ impl Process {
     /// What it has written so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// What it answers there: status and text. It must be up, or come up.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let mut address = None;
+        wait_or(
+            "the relay answers",
+            || {
+                let log = self.log();
+                let said = log.split_once("answering at http://");
+                address = said.and_then(|(_, rest)| rest.split_once('\n').map(|(at, _)| at.to_owned()));
+                address.is_some()
+            },
+            || self.log(),
+        );
+        let mut stream = TcpStream::connect(address.unwrap()).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nhost: relay\r\nconnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// The value of a measure, with its labels; zero when there is none yet.
+    #[track_caller]
+    pub fn measure(&self, name: &str) -> f64 {
+        let (_, text) = self.get("/metrics");
+        let mut lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        lines.next().map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// How often it has asked for work.
+    #[track_caller]
+    pub fn claims(&self) -> u64 {
+        self.measure("posthouse_phase_seconds_count{phase=\"claim\"}") as u64
     }
 
     /// Waits until it ends by itself.
