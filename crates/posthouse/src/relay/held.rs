@@ -9,6 +9,8 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::points::point;
+
 /// All leases in flight.
 pub(super) struct Held {
     lease: Duration,
@@ -84,7 +86,9 @@ impl Held {
             return Ok(());
         }
         let asked = Instant::now();
+        point("relay::before_renew");
         let answers = store.renew(leases, self.lease).await?;
+        point("relay::after_renew");
         let mut held = self.locked();
         for (lease, answer) in leases.iter().zip(answers) {
             let Some(deadline) = held.get_mut(&key(lease)) else {

@@ -12,6 +12,7 @@ use super::{
     held::Grip,
     load::Share,
     locked, measures,
+    points::point,
     route::Route,
     target::{Place, Target},
     tenants::Seat,
@@ -276,8 +277,10 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     if delivery.attempt == 1 {
         measures::first_send(&target.name, delivery.id);
     }
+    point("relay::before_send");
     let began = Instant::now();
     let outcome = answer(engine, target, work, grant).await?;
+    point("relay::after_send");
     measures::phase("send", began.elapsed());
     if door.place.report(&outcome, engine.roll()) {
         engine.news.notify_one();

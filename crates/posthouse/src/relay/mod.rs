@@ -27,6 +27,7 @@ mod line;
 mod load;
 mod local;
 pub mod measures;
+mod points;
 mod repairs;
 mod round;
 mod route;
@@ -276,6 +277,7 @@ impl Engine {
             control,
         } = relay;
         check(&settings)?;
+        points::begin();
         let routes = Arc::new(Routes::new(settings.lease, routes, makers)?);
         let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));

@@ -7,7 +7,7 @@
 use posthouse_core::repair;
 use std::time::Duration;
 
-use super::{Engine, measures};
+use super::{Engine, measures, points::point};
 
 /// How often it looks for leases that ran out.
 const EVERY: Duration = Duration::from_millis(900);
@@ -20,6 +20,7 @@ const MOST: u32 = 256;
 pub(super) async fn repair_for_ever(engine: &Engine) {
     let mut limit = 1;
     loop {
+        point("relay::before_repair");
         let freed = repair(&*engine.store, limit).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "leases that ran out could not be taken back");
             measures::store_error(&error);
@@ -27,6 +28,7 @@ pub(super) async fn repair_for_ever(engine: &Engine) {
         });
         measures::expired(freed);
         if freed > 0 {
+            point("relay::after_repair");
             engine.look.notify_one();
         }
         let more = freed >= limit;

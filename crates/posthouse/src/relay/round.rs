@@ -19,6 +19,7 @@ use super::{
     line::{self, Work},
     load::Reserved,
     locked, measures,
+    points::point,
     repairs::repair_for_ever,
     watchdog,
 };
@@ -226,7 +227,11 @@ impl<'a> Rounds<'a> {
     async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Vec<(String, u32)>, Error> {
         let asked = Instant::now();
         self.engine.pulse.ask();
+        point("relay::before_claim");
         let claimed = self.engine.store.claim(&claim).await?;
+        if !claimed.is_empty() {
+            point("relay::after_claim");
+        }
         self.engine.pulse.answer();
         measures::claimed(claimed.len(), asked.elapsed());
         if !claimed.is_empty() {

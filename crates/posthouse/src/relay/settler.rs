@@ -8,7 +8,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::measures;
+use super::{measures, points::point};
 
 /// The most that one call settles.
 const MOST: usize = 200;
@@ -71,8 +71,10 @@ async fn finish(store: &dyn Store, mut batch: Vec<Order>) {
         }
         let settlements: Vec<_> = batch.iter().map(|(settlement, _)| settlement.clone()).collect();
         let asked = Instant::now();
+        point("relay::before_settle");
         match store.settle(&settlements).await {
             Ok(verdicts) => {
+                point("relay::after_settle");
                 measures::phase("settle", asked.elapsed());
                 for ((_, answer), verdict) in batch.into_iter().zip(verdicts) {
                     // Who has stopped waiting does not want to know.
