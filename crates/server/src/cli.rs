@@ -12,7 +12,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  posthouse demo                                        the whole story on one screen
+  posthouse demo                                        the whole story, in a few seconds
   posthouse migrate                                     make or upgrade the schema
   posthouse enqueue order.placed --data '{\"order\":42}'
   posthouse stats                                       how much there is of everything
@@ -90,7 +90,7 @@ pub fn color_of(args: &[OsString]) -> Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell the whole story on a SQLite file of its own, on one screen
+    /// Tell the whole story in a few seconds: a SQLite file, real relays, one of them killed
     Demo(Demo),
     /// Deliver messages, by the routes of the configuration, until told to stop
     #[command(after_help = "\
@@ -101,7 +101,7 @@ Examples:
   kill -TERM PID                                        stop: what is under way is finished, the rest goes back
 
 Any number of relays may run on one store. It answers at /livez, /readyz and /metrics; see docs/configuration.md.")]
-    Relay,
+    Relay(Relay),
     /// Make the schema, or bring it up to date
     Migrate(Migrate),
     /// Enqueue a message, in a transaction of its own
@@ -156,6 +156,13 @@ Examples:
   posthouse --config /etc/posthouse.toml config show --sources"
     )]
     Config(Config),
+}
+
+#[derive(Debug, Args)]
+pub struct Relay {
+    /// Stop when standard input ends, which it does with whoever holds the other end: for programs that start relays
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -45,9 +45,9 @@ fn finish(out: &Output, result: Result<(), Failure>) -> ExitCode {
 }
 
 fn perform(cli: &Cli, out: &Output) -> Result<(), Failure> {
-    if let Command::Relay = cli.command {
+    if let Command::Relay(args) = &cli.command {
         let sources = Sources::of_process(cli.global.config.as_deref(), cli.global.store.as_deref());
-        return relay::run(sources, out);
+        return relay::run(args, sources, out);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
@@ -73,7 +73,7 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
     };
     let store = store.url.expose();
     match &cli.command {
-        Command::Demo(_) | Command::Config(_) | Command::Relay => Ok(()),
+        Command::Demo(_) | Command::Config(_) | Command::Relay(_) => Ok(()),
         Command::Migrate(args) => {
             // What binds producers is written into the store, so all of the configuration must be sound.
             let settings = config::load(&sources)?.config.settings();

@@ -1,269 +1,305 @@
-//! `posthouse demo`: the whole story on one screen, with nothing made up.
+//! `posthouse demo`: the whole story on a screen or two, with nothing made up.
 //!
-//! Every step calls the library as an application or a relay would, on a real file and in real time, reads back from the
-//! store what it found, and fails if that is not what it tells.
+//! The shop, its orders and its transactions are here, and so is the warehouse, which receives over HTTP. Between them are relays as
+//! anybody runs them: processes of this very program, one of which is killed. Each step reads back from the store and from the
+//! warehouse what it found, and fails if that is not what it tells.
 
 mod cast;
+mod warehouse;
 
 use posthouse::{
-    Admin, AuditFilter, Claimed, Error, Filter, Message, MessageId, MessageView, RetryPolicy, Settlement, State, Store,
-    repair,
+    Admin, Error, Filter, Message, MessageId, MessageView, State,
     sqlite::{Outbox, Sqlite},
 };
 use rusqlite::{Connection, TransactionBehavior::Immediate};
 use serde::Serialize;
 use serde_json::json;
-use std::{
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use self::cast::{PATIENCE, Place, Warehouse, Worker, found};
+use self::{
+    cast::{PATIENCE, Place, RelayProcess, found},
+    warehouse::{BUSY, SILENT, STRANGE, Visit, Warehouse},
+};
 use crate::{
     cli::Demo,
     exit::Failure,
-    output::{Output, Paint},
+    output::{Output, Paint, WIDTH},
     timeline::Timeline,
 };
 
 /// Short, so that nobody waits long for it to run out.
-const LEASE: Duration = Duration::from_millis(300);
+const LEASE: Duration = Duration::from_secs(3);
 
 /// Runs the command.
 pub async fn run(args: &Demo, out: &Output) -> Result<(), Failure> {
+    // Goes last: what runs in it ends before its folder does.
     let place = Place::new(args.keep.as_deref())?;
-    let mut stage = Stage::open(&place.file, out.clone())?;
-    stage.opening(&place)?;
-    let order = stage.committed_together().await?;
+    let mut stage = Stage::open(&place, out.clone()).await?;
+    stage.opening()?;
+    let first = stage.committed_together().await?;
     stage.rolled_back_together().await?;
-    let stale = stage.claimed(order).await?;
-    let held = stage.taken_over(order).await?;
-    stage.stale_token_refused(order, &stale).await?;
-    stage.delivered(order, held).await?;
-    let failing = stage.retried_until_dead().await?;
-    stage.replayed(failing).await?;
-    stage.history(failing).await?;
-    stage.closing(&place)
+    stage.delivered(first).await?;
+    stage.retried_in_order().await?;
+    let hanging = stage.killed().await?;
+    stage.taken_over(hanging).await?;
+    let refused = stage.refused().await?;
+    stage.replayed(refused).await?;
+    stage.summed_up().await?;
+    stage.history(hanging).await?;
+    stage.closing()
 }
 
 /// Everybody in the story, and how far it has been told.
-struct Stage {
+struct Stage<'p> {
     out: Output,
+    place: &'p Place,
     step: u32,
     /// The application's own connection to its own database.
     shop: Connection,
     outbox: Outbox,
     admin: Sqlite,
-    alpha: Worker,
-    beta: Worker,
     warehouse: Warehouse,
+    secret: String,
+    relay: Option<RelayProcess>,
 }
 
-impl Stage {
-    fn open(file: &Path, out: Output) -> Result<Self, Failure> {
-        Sqlite::migrate(file)?;
-        let shop = Connection::open(file)?;
+impl<'p> Stage<'p> {
+    async fn open(place: &'p Place, out: Output) -> Result<Self, Failure> {
+        Sqlite::migrate(&place.file)?;
+        let shop = Connection::open(&place.file)?;
+        // A relay that is just writing is waited for.
+        shop.busy_timeout(PATIENCE)?;
         shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL)")?;
+        // Digits of a hexadecimal number are base64 too, here of 48 bytes.
+        let secret = format!(
+            "whsec_{}{}",
+            uuid::Uuid::new_v4().simple(),
+            uuid::Uuid::new_v4().simple()
+        );
         Ok(Self {
             out,
+            place,
             step: 0,
             shop,
             outbox: Outbox::default(),
-            admin: Sqlite::open(file)?,
-            alpha: Worker::start("alpha", file)?,
-            beta: Worker::start("beta", file)?,
-            warehouse: Warehouse {
-                open: AtomicBool::new(true),
-            },
+            admin: Sqlite::open(&place.file)?,
+            warehouse: Warehouse::open(&secret).await?,
+            secret,
+            relay: None,
         })
     }
 
     async fn committed_together(&mut self) -> Result<MessageId, Failure> {
-        let tx = self.shop.transaction_with_behavior(Immediate)?;
-        tx.execute("INSERT INTO orders (id, item) VALUES (1, 'lamp')", [])?;
-        let id = self
-            .outbox
-            .enqueue(&tx, &Message::json("order.placed", &json!({ "order": 1 }))?)?
-            .id();
-        tx.commit()?;
+        let id = self.order(1, "lamp", &[message("order.placed", 1)?])?[0];
         let count = self.count().await?;
         found(count == (1, 1), "one order and one message")?;
         let view = self.view(id, State::Pending).await?;
-        let title = "An order and its message are committed in one transaction.";
-        self.tell(title, &[format!("{}; order.placed is {}", counted(count), view.state)])?;
+        let title = "The shop commits an order and its message in one transaction.";
+        let line = format!("{}; {} is {}", counted(count), view.topic, view.state);
+        self.tell(title, &[line])?;
         Ok(id)
     }
 
     async fn rolled_back_together(&mut self) -> Result<(), Failure> {
         let tx = self.shop.transaction_with_behavior(Immediate)?;
         tx.execute("INSERT INTO orders (id, item) VALUES (2, 'desk')", [])?;
-        self.outbox
-            .enqueue(&tx, &Message::json("order.placed", &json!({ "order": 2 }))?)?;
+        self.outbox.enqueue(&tx, &message("order.placed", 2)?)?;
         tx.rollback()?;
         let count = self.count().await?;
         found(count == (1, 1), "neither the second order nor its message")?;
-        let title = "A second order is rolled back, and its message with it.";
+        let title = "It rolls a second order back, and its message with it.";
         self.tell(title, &[format!("{}, as before", counted(count))])
     }
 
-    async fn claimed(&mut self, id: MessageId) -> Result<Claimed, Failure> {
-        let claimed = self.alpha.claim(LEASE).await?;
-        found(claimed.lease.id == id, "the lease on order.placed")?;
+    async fn delivered(&mut self, id: MessageId) -> Result<(), Failure> {
+        let process = self.start("alpha")?;
+        let view = self.becomes(id, State::Done).await?;
+        let visits = self.warehouse.visits(id);
+        found(visits.len() == 1, "one genuine request at the warehouse")?;
+        let lines = [
+            format!("the warehouse: signature genuine, epoch {}", visits[0].epoch),
+            format!(
+                "{} at epoch {}; the receipt: {:?}",
+                view.state,
+                view.epoch,
+                self.receipt(id).await?
+            ),
+        ];
+        let title = format!("Relay alpha starts as process {process}, and sends it to the warehouse as a webhook.");
+        self.tell(&title, &lines)
+    }
+
+    async fn retried_in_order(&mut self) -> Result<(), Failure> {
+        let messages =
+            [message("order.placed", BUSY)?, message("order.paid", BUSY)?].map(|m| m.order_key("customer-7"));
+        let ids = self.order(BUSY, "sofa", &messages)?;
+        self.becomes(ids[1], State::Done).await?;
+        self.becomes(ids[0], State::Done).await?;
+        let (placed, paid) = (self.warehouse.visits(ids[0]), self.warehouse.visits(ids[1]));
+        let answers: Vec<_> = placed.iter().map(|visit| visit.answer).collect();
+        found(
+            answers == [Some(503), Some(503), Some(200)],
+            "two refusals and an acceptance",
+        )?;
+        let in_order = paid.len() == 1 && placed.iter().all(|visit| visit.at < paid[0].at);
+        found(in_order, "the second message behind the first")?;
+        let mut lines = Vec::new();
+        let mut before: Option<&Visit> = None;
+        for visit in &placed {
+            let after = before.map_or_else(String::new, |b| {
+                format!(", after {} ms", visit.at.duration_since(b.at).as_millis())
+            });
+            lines.push(format!("{}: {}{after}", visit.topic, visit.answer.unwrap_or(0)));
+            before = Some(visit);
+        }
+        lines.push(format!(
+            "{}: {}; of the same order key, so it waited behind the first",
+            paid[0].topic,
+            paid[0].answer.unwrap_or(0)
+        ));
+        let title = "Two messages of one customer. The warehouse is busy, and answers the first with 503, twice.";
+        self.tell(title, &lines)
+    }
+
+    async fn killed(&mut self) -> Result<MessageId, Failure> {
+        let id = self.order(SILENT, "piano", &[message("order.placed", SILENT)?])?[0];
+        self.wait("the order at the warehouse", async |stage: &mut Self| {
+            Ok(stage.warehouse.visits(id).pop())
+        })
+        .await?;
+        let relay = self
+            .relay
+            .take()
+            .ok_or_else(|| Failure::new("the demo has lost its relay"))?;
+        relay.kill()?;
         let view = self.view(id, State::Leased).await?;
         found(
-            view.epoch == 1 && view.worker.as_deref() == Some("alpha"),
+            view.worker.as_deref() == Some("alpha") && view.epoch == 1,
             "alpha's lease, epoch 1",
         )?;
-        let title = format!("Worker alpha claims it, under a lease of {} ms.", LEASE.as_millis());
-        self.tell(&title, &[held_by(&view)])?;
-        Ok(claimed)
-    }
-
-    async fn taken_over(&mut self, id: MessageId) -> Result<Claimed, Failure> {
-        // Alpha is silent: neither a renewal nor a settlement comes, and real time passes.
-        let since = Instant::now();
-        while repair(&self.beta.store, 10).await? == 0 {
-            found(since.elapsed() < PATIENCE, "a lease that ran out")?;
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let claimed = self.beta.claim(PATIENCE * 2).await?;
-        let view = self.view(id, State::Leased).await?;
-        found(
-            view.epoch == 2 && view.worker.as_deref() == Some("beta"),
-            "beta's lease, epoch 2",
-        )?;
-        let lost = self.admin.attempts(id).await?;
-        let lost = lost
-            .first()
-            .ok_or_else(|| Failure::new("the demo found no record of the lost attempt"))?;
-        let record = format!(
-            "on record: epoch {} of {} ended in {}",
-            lost.epoch, lost.worker, lost.outcome
-        );
-        self.tell(
-            "Alpha falls silent, as if dead. Its lease runs out, and worker beta takes over.",
-            &[held_by(&view), record],
-        )?;
-        Ok(claimed)
-    }
-
-    async fn stale_token_refused(&mut self, id: MessageId, stale: &Claimed) -> Result<(), Failure> {
-        let before = self.view(id, State::Leased).await?;
-        let late = Settlement::delivered(&stale.lease, Some("alpha was here"));
-        let verdicts = self.alpha.store.settle(&[late]).await?;
-        found(verdicts.iter().all(|v| v.is_lost()), "the stale token refused")?;
-        let nothing_changed = self.view(id, State::Leased).await? == before;
-        found(nothing_changed, "nothing changed by the stale token")?;
-        self.alpha.store.record_conflict(&stale.lease, self.alpha.name).await?;
-        let audit = self.admin.audit(&AuditFilter::of(id)).await?;
-        let conflict = audit
-            .first()
-            .ok_or_else(|| Failure::new("the demo found no record of the conflict"))?;
-        let refused = "refused: the lease is lost; not a byte of the message changed".to_owned();
-        let record = format!("on record: {}", conflict.detail);
-        self.tell(
-            "Alpha comes back and reports \"delivered\" with its old token.",
-            &[refused, record],
-        )
-    }
-
-    async fn delivered(&mut self, id: MessageId, held: Claimed) -> Result<(), Failure> {
-        self.beta.send(&held, &self.warehouse, &RetryPolicy::default()).await?;
-        let view = self.view(id, State::Done).await?;
-        let receipt = self.admin.attempts(id).await?.pop().and_then(|attempt| attempt.receipt);
         let line = format!(
-            "{} at epoch {}; the receipt: {:?}",
-            view.state,
-            view.epoch,
-            receipt.unwrap_or_default()
+            "{} by alpha, epoch {}, attempt {} of {}; alpha can neither renew nor settle it",
+            view.state, view.epoch, view.attempts, view.max_attempts
         );
-        self.tell("Beta sends it to the warehouse, which acknowledges.", &[line])
+        let title = "The warehouse takes an order in, but does not answer. Alpha is killed meanwhile (SIGKILL).";
+        self.tell(title, &[line])?;
+        Ok(id)
     }
 
-    async fn retried_until_dead(&mut self) -> Result<MessageId, Failure> {
-        let tx = self.shop.transaction_with_behavior(Immediate)?;
-        let id = self
-            .outbox
-            .enqueue(&tx, &Message::json("order.packed", &json!({ "order": 1 }))?)?
-            .id();
-        tx.commit()?;
-        self.warehouse.open.store(false, Ordering::Relaxed);
-        let policy = RetryPolicy::table(3, [200, 400].map(Duration::from_millis));
-        let mut lines = Vec::new();
-        for attempt in 1..=policy.max_attempts {
-            let claimed = self.beta.claim(PATIENCE).await?;
-            self.beta.send(&claimed, &self.warehouse, &policy).await?;
-            let view = self
-                .view(
-                    id,
-                    if attempt < policy.max_attempts {
-                        State::Pending
-                    } else {
-                        State::Dead
-                    },
-                )
-                .await?;
-            let code = view.last_code.as_deref().unwrap_or("-");
-            lines.push(match view.reason {
-                None => format!(
-                    "attempt {attempt}: {code}; again after {} ms",
-                    policy.wait(attempt, 0.5).as_millis()
-                ),
-                Some(reason) => format!(
-                    "attempt {attempt}: {code}; {} ({reason}), and left alone from now on",
-                    view.state
-                ),
-            });
-        }
+    async fn taken_over(&mut self, id: MessageId) -> Result<(), Failure> {
+        let process = self.start("beta")?;
+        let view = self.becomes(id, State::Done).await?;
+        let visits = self.warehouse.visits(id);
+        let [first, second] = visits.as_slice() else {
+            return Err(Failure::new(format!(
+                "the demo found {} requests in place of two",
+                visits.len()
+            )));
+        };
+        found(
+            second.duplicate && second.epoch > first.epoch,
+            "a duplicate with a higher epoch",
+        )?;
+        let lines = [
+            format!(
+                "the warehouse: the same webhook-id, now with epoch {}: known, and not done twice",
+                second.epoch
+            ),
+            format!(
+                "{} at epoch {}; the receipt: {:?}",
+                view.state,
+                view.epoch,
+                self.receipt(id).await?
+            ),
+        ];
+        let title = format!(
+            "Relay beta starts as process {process}. Alpha's lease of {} s runs out, and beta takes over.",
+            LEASE.as_secs()
+        );
+        self.tell(&title, &lines)
+    }
+
+    async fn refused(&mut self) -> Result<MessageId, Failure> {
+        let id = self.order(STRANGE, "unicorn", &[message("order.placed", STRANGE)?])?[0];
+        let view = self.becomes(id, State::Dead).await?;
+        let reason = view.reason.map_or("-", |reason| reason.as_str());
+        let code = view.last_code.as_deref().unwrap_or("-");
+        let mut lines = vec![format!("{} ({reason}) after {code}", view.state)];
+        let causes = self.admin.explain(id).await?;
+        lines.extend(causes.iter().map(|cause| format!("explain: {cause}")));
         self.tell(
-            "Another message. The warehouse is closed; the budget is 3 attempts.",
+            "The warehouse refuses an order with 422. An operator asks why it is not delivered.",
             &lines,
         )?;
         Ok(id)
     }
 
     async fn replayed(&mut self, id: MessageId) -> Result<(), Failure> {
-        self.admin.replay(id, "operator", "open again", None).await?;
-        self.warehouse.open.store(true, Ordering::Relaxed);
-        let claimed = self.beta.claim(PATIENCE).await?;
-        self.beta
-            .send(&claimed, &self.warehouse, &RetryPolicy::default())
-            .await?;
-        let view = self.view(id, State::Done).await?;
+        self.warehouse.repair();
+        self.admin.replay(id, "operator", "the item exists now", None).await?;
+        let view = self.becomes(id, State::Done).await?;
+        found(
+            (view.generation, view.epoch) == (2, 2),
+            "a second life of the same message",
+        )?;
         let line = format!(
-            "{} at epoch {}, with the same id and its whole history:",
-            view.state, view.epoch
+            "{} at epoch {}, under the same id; the receipt: {:?}",
+            view.state,
+            view.epoch,
+            self.receipt(id).await?
         );
-        self.tell("The warehouse opens, an operator replays the dead message.", &[line])
+        self.tell(
+            "The warehouse is repaired, and the operator replays the dead message.",
+            &[line],
+        )
+    }
+
+    async fn summed_up(&mut self) -> Result<(), Failure> {
+        if let Some(relay) = self.relay.take() {
+            relay.stop().await?;
+        }
+        let (orders, messages) = self.count().await?;
+        let done = Filter {
+            state: Some(State::Done),
+            ..Filter::default()
+        };
+        let done = self.admin.list(&done).await?.messages.len();
+        let taken_in = self.warehouse.taken_in();
+        found(
+            (messages, taken_in) == (done, done),
+            "every message delivered and taken in once",
+        )?;
+        let line =
+            format!("{orders} orders, {messages} messages: {done} done; the warehouse took in {taken_in}, each once");
+        self.tell(
+            "Beta is stopped. What was committed was delivered, and the evidence is in the file.",
+            &[line],
+        )
     }
 
     async fn history(&self, id: MessageId) -> Result<(), Failure> {
         let timeline = Timeline::of(&self.admin, id).await?;
-        found(timeline.attempts.len() == 4, "four attempts on record")?;
+        found(timeline.attempts.len() == 2, "two attempts on record")?;
         if self.out.json {
             return self
                 .out
-                .document(&json!({ "attempts": timeline.attempts, "audit": timeline.audit }));
+                .document(&json!({ "id": id, "attempts": timeline.attempts, "audit": timeline.audit }));
         }
-        self.out.data(&format!("\n{}", timeline.table(&self.out)))
+        let title = self.out.paint(Paint::Bold, "The message that was taken over:");
+        self.out.data(&format!("\n{title}\n{}", timeline.table(&self.out)))
     }
 
-    fn opening(&self, place: &Place) -> Result<(), Failure> {
+    fn opening(&self) -> Result<(), Failure> {
+        let file = self.place.file.display().to_string();
         if self.out.json {
-            return self.out.document(&json!({ "file": place.file.display().to_string() }));
+            return self.out.document(&json!({ "file": file }));
         }
-        let fate = if place.folder.is_some() {
-            "removed at the end"
-        } else {
-            "kept"
-        };
+        let fate = if self.place.kept { "kept" } else { "removed at the end" };
         let title = self.out.paint(Paint::Bold, "An outbox, on a real SQLite file");
-        self.out
-            .data(&format!("{title} ({}, {fate})\n\n", place.file.display()))
+        self.out.data(&format!("{title} ({file}, {fate})\n\n"))
     }
 
-    fn closing(&self, place: &Place) -> Result<(), Failure> {
+    fn closing(&self) -> Result<(), Failure> {
         if self.out.json {
             return Ok(());
         }
@@ -274,9 +310,10 @@ impl Stage {
                 shell_word(&format!("sqlite://{file}"))
             )
         };
-        let text = match place.folder {
-            Some(_) => say("Keep it:   ", "posthouse demo --keep demo.db") + &say("Look at it:", &look("demo.db")),
-            None => say("Look at it:", &look(&place.file.display().to_string())),
+        let text = if self.place.kept {
+            say("Look at it:", &look(&self.place.file.display().to_string()))
+        } else {
+            say("Keep it:   ", "posthouse demo --keep demo.db") + &say("Look at it:", &look("demo.db"))
         };
         self.out.data(&format!("\n{text}"))
     }
@@ -292,9 +329,34 @@ impl Stage {
             });
         }
         let mark = self.out.paint(Paint::Green, "->");
-        let lines: Vec<_> = lines.iter().map(|line| format!("   {mark} {line}\n")).collect();
+        let lines: Vec<_> = lines
+            .iter()
+            .map(|line| format!("   {mark} {}\n", broken(line).join("\n      ")))
+            .collect();
         let title = self.out.paint(Paint::Bold, &format!("{}  {title}", self.step));
         self.out.data(&format!("{title}\n{}", lines.concat()))
+    }
+
+    /// Starts the relay of this name, and answers its process id.
+    fn start(&mut self, name: &str) -> Result<u32, Failure> {
+        let config = self.place.configure(name, &self.warehouse.url, LEASE)?;
+        let relay = RelayProcess::start(&config, &self.secret)?;
+        let id = relay.id();
+        self.relay = Some(relay);
+        Ok(id)
+    }
+
+    /// What the application does: its own row and its messages, in one transaction.
+    fn order(&mut self, number: u64, item: &str, messages: &[Message]) -> Result<Vec<MessageId>, Failure> {
+        let tx = self.shop.transaction_with_behavior(Immediate)?;
+        tx.execute("INSERT INTO orders (id, item) VALUES (?1, ?2)", (number as i64, item))?;
+        let ids: Result<Vec<_>, _> = messages
+            .iter()
+            .map(|message| self.outbox.enqueue(&tx, message).map(|enqueued| enqueued.id()))
+            .collect();
+        let ids = ids?;
+        tx.commit()?;
+        Ok(ids)
     }
 
     /// Orders and messages in the file.
@@ -308,9 +370,46 @@ impl Stage {
 
     /// The message as the store has it, which must be in this state.
     async fn view(&self, id: MessageId, state: State) -> Result<MessageView, Failure> {
-        let view = self.admin.find(id).await?.ok_or(Error::NotFound(id))?;
+        let view = self.find(id).await?;
         found(view.state == state, &format!("the message {state}"))?;
         Ok(view)
+    }
+
+    async fn find(&self, id: MessageId) -> Result<MessageView, Failure> {
+        Ok(self.admin.find(id).await?.ok_or(Error::NotFound(id))?)
+    }
+
+    async fn receipt(&self, id: MessageId) -> Result<String, Failure> {
+        let last = self.admin.attempts(id).await?.pop();
+        Ok(last.and_then(|attempt| attempt.receipt).unwrap_or_default())
+    }
+
+    /// Waits until a relay has brought the message into this state.
+    async fn becomes(&mut self, id: MessageId, state: State) -> Result<MessageView, Failure> {
+        let what = format!("the message {state}");
+        self.wait(&what, async |stage: &mut Self| {
+            Ok(Some(stage.find(id).await?).filter(|view| view.state == state))
+        })
+        .await
+    }
+
+    /// Looks again and again, for as long as the relay lives.
+    async fn wait<T>(
+        &mut self,
+        what: &str,
+        mut look: impl AsyncFnMut(&mut Self) -> Result<Option<T>, Failure>,
+    ) -> Result<T, Failure> {
+        let since = Instant::now();
+        loop {
+            if let Some(seen) = look(self).await? {
+                return Ok(seen);
+            }
+            if let Some(relay) = &mut self.relay {
+                relay.check()?;
+            }
+            found(since.elapsed() < PATIENCE, what)?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
@@ -322,16 +421,27 @@ struct Told<'a> {
     found: &'a [String],
 }
 
+fn message(topic: &str, order: u64) -> Result<Message, Failure> {
+    Ok(Message::json(topic, &json!({ "order": order }))?)
+}
+
 fn counted((orders, messages): (usize, usize)) -> String {
     format!("{orders} order, {messages} message in the file")
 }
 
-fn held_by(view: &MessageView) -> String {
-    let worker = view.worker.as_deref().unwrap_or("-");
-    format!(
-        "{} by {worker}, epoch {}, attempt {} of {}",
-        view.state, view.epoch, view.attempts, view.max_attempts
-    )
+/// In lines that fit on a screen.
+fn broken(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + word.chars().count() < usize::from(WIDTH) - 6 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// As it must be typed into a shell.

@@ -20,6 +20,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    cli,
     config::{self, Config, Loaded, Sources, watch},
     exit::{Exit, Failure},
     output::Output,
@@ -28,7 +29,7 @@ use answers::State;
 use routes::Routes;
 
 /// Runs until it is told to stop.
-pub fn run(sources: Sources, out: &Output) -> Result<(), Failure> {
+pub fn run(args: &cli::Relay, sources: Sources, out: &Output) -> Result<(), Failure> {
     let loaded = config::load(&sources)?;
     loaded.warnings.iter().for_each(|problem| out.problem(problem));
     if loaded.config.routes.is_empty() {
@@ -37,16 +38,19 @@ pub fn run(sources: Sources, out: &Output) -> Result<(), Failure> {
     }
     log::begin(&loaded.config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(sources, loaded, out));
+    let result = runtime.block_on(serve(args, sources, loaded, out));
     // What hangs in a system call (a lookup of a name) is not waited for.
     runtime.shutdown_timeout(Duration::from_millis(500));
     result
 }
 
-async fn serve(sources: Sources, loaded: Loaded, out: &Output) -> Result<(), Failure> {
+async fn serve(args: &cli::Relay, sources: Sources, loaded: Loaded, out: &Output) -> Result<(), Failure> {
     let cancel = CancellationToken::new();
     // Before anything that takes time: who is told to stop at once, stops at once.
     let signals = signals(cancel.clone())?;
+    if args.until_stdin_closes {
+        until_stdin_closes(cancel.clone());
+    }
     let mut routes = Routes::default();
     let planned = routes.plan(&loaded.config)?;
     let stores = open(&loaded.config).await?;
@@ -164,6 +168,17 @@ fn signals(cancel: CancellationToken) -> Result<impl Future<Output = ()> + Send,
             cancel.cancel();
         }
     })
+}
+
+/// Whoever started it holds the other end, and the system closes it however they end. A thread of its own, because a read of
+/// standard input cannot be given up.
+fn until_stdin_closes(cancel: CancellationToken) {
+    std::thread::spawn(move || {
+        // An error is an end, too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        tracing::info!("standard input has ended, and so does this");
+        cancel.cancel();
+    });
 }
 
 /// Takes up what changes in the configuration, if all of it is sound.

@@ -1,12 +1,9 @@
-//! Who plays in the demo: a place for the database, workers with handles of their own, and a destination.
+//! Who plays in the demo: a place for the database, and relays that are processes of their own.
 
-use async_trait::async_trait;
-use posthouse::{
-    Claim, Claimed, Delivery, Error, Invalid, Outcome, RetryPolicy, Settlement, Store, Transport, sqlite::Sqlite,
-};
+use posthouse::Invalid;
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -14,97 +11,142 @@ use tempfile::TempDir;
 use crate::exit::Failure;
 
 /// Nothing here takes longer, unless something is wrong.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where the database is: in a folder that goes away with this value, or in a file to keep.
 pub struct Place {
     pub file: PathBuf,
-    pub folder: Option<TempDir>,
+    pub kept: bool,
+    /// Also holds the relays' configuration.
+    folder: TempDir,
 }
 
 impl Place {
     pub fn new(keep: Option<&Path>) -> Result<Self, Failure> {
-        let Some(file) = keep else {
-            let folder = tempfile::Builder::new().prefix("posthouse-demo-").tempdir()?;
-            let file = folder.path().join("demo.db");
-            return Ok(Self {
-                file,
-                folder: Some(folder),
-            });
-        };
-        let refused = |problem: String| Failure::from(Invalid::new("keep", problem));
-        if file.exists() {
-            let failure = refused(format!("{} exists already", file.display()));
-            return Err(failure.help("name a new file; the demo writes into nobody's data"));
+        if let Some(file) = keep {
+            check(file)?;
         }
-        match file.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
-                Err(refused(format!("there is no folder {}", folder.display())))
-            }
-            _ => Ok(Self {
-                file: file.to_owned(),
-                folder: None,
-            }),
-        }
-    }
-}
-
-/// A worker as in any relay: a label, and a handle of its own on the store.
-pub struct Worker {
-    pub name: &'static str,
-    pub store: Sqlite,
-}
-
-impl Worker {
-    pub fn start(name: &'static str, file: &Path) -> Result<Self, Error> {
+        let folder = tempfile::Builder::new().prefix("posthouse-demo-").tempdir()?;
         Ok(Self {
-            name,
-            store: Sqlite::open(file)?,
+            file: keep.map_or_else(|| folder.path().join("demo.db"), Path::to_owned),
+            kept: keep.is_some(),
+            folder,
         })
     }
 
-    /// One message under a lease, as soon as one is due.
-    pub async fn claim(&self, lease: Duration) -> Result<Claimed, Failure> {
-        let since = Instant::now();
-        loop {
-            let mut claimed = self.store.claim(&Claim::new(self.name, 1, lease)).await?;
-            if let Some(one) = claimed.pop() {
-                return Ok(one);
+    /// Writes what the relay of this name is to do, and answers where.
+    pub fn configure(&self, name: &str, to: &str, lease: Duration) -> Result<PathBuf, Failure> {
+        // Relays read paths as they are written, so they get one that begins at the root.
+        let store = format!("sqlite://{}", std::path::absolute(&self.file)?.display());
+        let text = format!(
+            r#"[store]
+url = {store:?}
+[outbox]
+name = {name:?}
+lease_ms = {lease}
+poll_ms = 100
+grace_ms = 1000
+backoff = {{ base_ms = 300, factor = 2.0, jitter = 0.0 }}
+[admin]
+bind = "off"
+[log]
+level = "error"
+[[route]]
+topic = "order.*"
+to = {to:?}
+name = "warehouse"
+timeout_ms = {timeout}
+secret_env = {SECRET:?}
+allow_private = true
+"#,
+            lease = lease.as_millis(),
+            timeout = (lease * 4 / 5).as_millis(),
+        );
+        let file = self.folder.path().join(format!("{name}.toml"));
+        std::fs::write(&file, text)?;
+        Ok(file)
+    }
+}
+
+fn check(file: &Path) -> Result<(), Failure> {
+    let refused = |problem: String| Failure::from(Invalid::new("keep", problem));
+    if file.exists() {
+        let failure = refused(format!("{} exists already", file.display()));
+        return Err(failure.help("name a new file; the demo writes into nobody's data"));
+    }
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.is_dir() => {
+            Err(refused(format!("there is no folder {}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The variable that holds the secret which relays sign with.
+const SECRET: &str = "DEMO_WAREHOUSE_SECRET";
+
+/// `posthouse relay`, this very program, as a process. It ends with this value, and with this process however that ends: its
+/// standard input is a pipe that nobody else holds.
+pub struct RelayProcess(Child);
+
+impl RelayProcess {
+    pub fn start(config: &Path, secret: &str) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::new(format!("the demo could not start a relay: {error}"));
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        // What is set for the user's own relays is not meant for these.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("POSTHOUSE_") {
+                command.env_remove(name);
             }
-            found(since.elapsed() < PATIENCE, "something to claim")?;
+        }
+        let child = command
+            .arg("--config")
+            .arg(config)
+            .args(["--quiet", "relay", "--until-stdin-closes"])
+            .env(SECRET, secret)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        Ok(Self(child))
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Fails if it has ended by itself; it has said why.
+    pub fn check(&mut self) -> Result<(), Failure> {
+        match self.0.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(Failure::new(format!("a relay of the demo has ended: {status}"))),
+        }
+    }
+
+    /// SIGKILL: it has no chance to say or to give back anything.
+    pub fn kill(mut self) -> Result<(), Failure> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+
+    /// Lets it end what is under way, by closing its standard input.
+    pub async fn stop(mut self) -> Result<(), Failure> {
+        drop(self.0.stdin.take());
+        let since = Instant::now();
+        while self.0.try_wait()?.is_none() {
+            found(since.elapsed() < PATIENCE, "the end of a relay that was told to stop")?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-
-    /// Sends it once, and settles what the destination answered.
-    pub async fn send(&self, claimed: &Claimed, to: &dyn Transport, policy: &RetryPolicy) -> Result<(), Failure> {
-        let outcome = to.send(&claimed.delivery).await;
-        let verdicts = self
-            .store
-            .settle(&[Settlement::of(&claimed.lease, outcome, policy, 0.5)])
-            .await?;
-        found(verdicts.iter().all(|v| v.is_settled()), "the outcome settled")
+        Ok(())
     }
 }
 
-/// The destination: a warehouse that is open or closed.
-pub struct Warehouse {
-    pub open: AtomicBool,
-}
-
-#[async_trait]
-impl Transport for Warehouse {
-    async fn send(&self, delivery: &Delivery) -> Outcome {
-        if self.open.load(Ordering::Relaxed) {
-            return Outcome::Delivered {
-                receipt: Some(format!("received {}", delivery.topic)),
-            };
-        }
-        Outcome::Retry {
-            after: None,
-            code: "http_503".to_owned(),
-            error: "closed".to_owned(),
-        }
+impl Drop for RelayProcess {
+    fn drop(&mut self) {
+        // One that has ended already is no failure.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
