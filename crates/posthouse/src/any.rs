@@ -1,6 +1,6 @@
 //! A store that is chosen at run time, by its URL: for tools and for configuration.
 
-use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, Upgrade};
+use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, Upgrade, condition::Condition};
 #[cfg(feature = "postgres")]
 use posthouse_postgres::{Options, Postgres, Schema};
 #[cfg(feature = "sqlite")]
@@ -137,6 +137,16 @@ impl AnyStore {
             Self::Postgres(store) => store.clone(),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.clone(),
+        }
+    }
+
+    /// How the database itself is: for those who look after it.
+    pub async fn condition(&self) -> Result<Condition, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.condition().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.condition().await,
         }
     }
 

@@ -99,6 +99,10 @@ impl Sqlite {
             .await
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
     /// Runs `work` in a transaction of the one writer, and commits it if it succeeds.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
