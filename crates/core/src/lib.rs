@@ -10,7 +10,7 @@
 //! | what may happen to it | [`machine`], [`retry`], [`attempt`], [`receipt`], [`class`] |
 //! | who may finish it | [`lease`], [`settlement`] |
 //! | when a destination is spared | [`breaker`], [`rate`] |
-//! | what operators are told | [`explain`], [`presence`] |
+//! | what operators are told | [`explain`], [`presence`], [`condition`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
 //! | which program works on which schema | [`schema`] |
 
@@ -18,6 +18,7 @@ pub mod admin;
 pub mod attempt;
 pub mod breaker;
 pub mod class;
+pub mod condition;
 pub mod digest;
 pub mod error;
 pub mod explain;

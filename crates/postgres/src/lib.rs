@@ -9,6 +9,7 @@
 mod admin;
 mod call;
 mod claim;
+mod condition;
 #[cfg(feature = "diesel-async")]
 mod diesel;
 mod enqueue;

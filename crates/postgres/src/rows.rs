@@ -65,7 +65,7 @@ fn when(row: &Row, name: &str) -> Result<Option<Timestamp>, Error> {
     Ok(get::<Option<SystemTime>>(row, name)?.map(time))
 }
 
-fn at(row: &Row, name: &str) -> Result<Timestamp, Error> {
+pub(crate) fn at(row: &Row, name: &str) -> Result<Timestamp, Error> {
     Ok(time(get::<SystemTime>(row, name)?))
 }
 

@@ -1,6 +1,6 @@
 //! A store that is chosen at run time, by its URL: for tools and for configuration.
 
-use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, StoreSettings, Upgrade};
+use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, StoreSettings, Upgrade, condition::Condition};
 #[cfg(feature = "postgres")]
 use posthouse_postgres::{Options, Postgres, Schema};
 #[cfg(feature = "sqlite")]
@@ -158,6 +158,16 @@ impl AnyStore {
             Self::Postgres(store) => store.settings().await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => Ok(store.settings().await?.unwrap_or_default()),
+        }
+    }
+
+    /// How the database itself is: for those who look after it.
+    pub async fn condition(&self) -> Result<Condition, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.condition().await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.condition().await,
         }
     }
 

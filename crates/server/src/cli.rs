@@ -16,6 +16,7 @@ Examples:
   posthouse migrate                                     make or upgrade the schema
   posthouse enqueue order.placed --data '{\"order\":42}'
   posthouse stats                                       how much there is of everything
+  posthouse doctor                                      what is wrong, and what to do about it
   posthouse messages explain ID                         why is it not delivered?
   posthouse dead replay --topic order.placed --dry-run
 
@@ -90,7 +91,7 @@ pub fn color_of(args: &[OsString]) -> Color {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell the whole story in a few seconds: a SQLite file, real relays, one of them killed
+    /// Tell the whole story on a SQLite file of its own, with relays, one of them killed
     Demo(Demo),
     /// Deliver messages, by the routes of the configuration, until told to stop
     #[command(after_help = "\
@@ -138,6 +139,8 @@ Examples:
 
 What is beyond ten thousand is an estimate, and says so.")]
     Stats,
+    /// Look for what commonly goes wrong, and say what to do about it
+    Doctor(Doctor),
     /// Look at destinations, and stop or start sending to them
     #[command(
         subcommand,
@@ -156,6 +159,19 @@ Examples:
   posthouse --config /etc/posthouse.toml config show --sources"
     )]
     Config(Config),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse doctor
+  posthouse doctor --json | jq '.findings[] | select(.level != \"ok\")'
+
+It changes nothing. Exits with 1 when a check fails; warnings alone are 0.")]
+pub struct Doctor {
+    /// Tell of transactions that have been open for this long: 30s, 15m, 2h
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub old: Duration,
 }
 
 #[derive(Debug, Args)]

@@ -69,15 +69,16 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
     let store = match &cli.command {
         Command::Demo(args) => return commands::demo::run(args, out).await,
         Command::Config(asked) => return commands::config::run(asked, &sources, out).await,
+        Command::Doctor(args) => return commands::doctor::run(args, &sources, out).await,
         _ => one_store(&sources)?,
     };
     let store = store.url.expose();
     match &cli.command {
-        Command::Demo(_) | Command::Config(_) | Command::Relay(_) => Ok(()),
+        Command::Demo(_) | Command::Config(_) | Command::Doctor(_) | Command::Relay(_) => Ok(()),
         Command::Migrate(args) => {
             // What binds producers is written into the store, so all of the configuration must be sound.
-            let settings = config::load(&sources)?.config.settings();
-            commands::migrate::run(args, store, &settings, out).await
+            let loaded = config::load(&sources)?;
+            commands::migrate::run(args, store, &loaded, out).await
         }
         Command::Enqueue(args) => commands::enqueue::run(args, store, out).await,
         Command::Messages(asked) => commands::messages::run(asked, store, out).await,

@@ -376,6 +376,21 @@ fn rough(seconds: u64, divide: fn(u64, u64) -> u64) -> String {
     }
 }
 
+/// In lines of at most this many characters, as far as its words allow.
+pub fn broken(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.width() + 1 + word.width() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// A short duration, as an attempt takes.
 pub fn took(duration: Duration) -> String {
     match duration.as_millis() {

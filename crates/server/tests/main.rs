@@ -6,6 +6,7 @@
 mod bulk;
 mod config;
 mod demo;
+mod doctor;
 mod faults;
 mod migrate;
 mod operating;

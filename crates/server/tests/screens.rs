@@ -159,6 +159,42 @@ fn config_show() {
 }
 
 #[test]
+fn doctor() {
+    let mut story = Story::before();
+    story.say("nothing there");
+    story.type_in("posthouse doctor");
+    story.say("a new store, and a configuration with a mistake");
+    story.run("posthouse migrate");
+    story.file("posthouse.toml", "[outbox]\nlease = 5\n");
+    story.type_in("posthouse doctor");
+    let mut story = story.followed_by(shop());
+    story.say("a shop without a relay");
+    story.type_in("posthouse doctor");
+    story.say("a relay that cannot send everything");
+    let route = Route {
+        topic: "order.*".to_owned(),
+        destinations: vec!["shop".to_owned()],
+    };
+    let health = Health {
+        destination: "shop".to_owned(),
+        breaker: Breaker::Open,
+        limited: false,
+    };
+    story.heartbeat(Relay {
+        name: "relay-a".to_owned(),
+        routes: vec![route],
+        destinations: vec![health],
+        ..Relay::default()
+    });
+    story.enqueue(8, "stock.changed");
+    story.at(600);
+    story.run("posthouse destinations pause billing --reason 'moves to new servers'");
+    story.type_in("posthouse doctor");
+    story.type_in("posthouse doctor --json");
+    story.ends_as("doctor");
+}
+
+#[test]
 fn messages_list() {
     let mut story = shop();
     story.type_all(&[
@@ -478,6 +514,7 @@ fn help() {
         "prune",
         "audit",
         "stats",
+        "doctor",
         "destinations",
         "destinations list",
         "destinations pause",

@@ -54,6 +54,14 @@ impl Story {
         story
     }
 
+    /// Goes on in another place, with what was told so far.
+    pub fn followed_by(self, next: Self) -> Self {
+        Self {
+            told: self.told + &next.told,
+            ..next
+        }
+    }
+
     /// Sets the store's clock to so many seconds after its beginning.
     pub fn at(&self, seconds: i64) {
         self.sql(&format!(

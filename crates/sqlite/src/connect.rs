@@ -3,7 +3,7 @@
 use posthouse_core::{Error, schema::MIGRATE};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, config::DbConfig};
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -25,6 +25,13 @@ pub(crate) fn open(path: &Path, busy: Duration) -> Result<Connection, Error> {
         return Err(Error::Schema(format!("there is no database {shown}; {MIGRATE}")));
     }
     connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy)
+}
+
+/// Where SQLite keeps the log of this file.
+pub(crate) fn log_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
 }
 
 /// Whether there is no such file, in a directory that is there.

@@ -34,6 +34,7 @@ mod admin;
 mod call;
 mod claim;
 mod clock;
+mod condition;
 mod connect;
 mod counts;
 mod end;

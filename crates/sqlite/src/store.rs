@@ -114,6 +114,10 @@ impl Sqlite {
         self.write(settings::stored).await
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
     /// Runs `work` in a transaction of the one writer, and commits it if it succeeds.
     pub(crate) async fn write<T: Send + 'static>(
         &self,

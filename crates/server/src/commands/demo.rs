@@ -23,7 +23,7 @@ use self::{
 use crate::{
     cli::Demo,
     exit::Failure,
-    output::{Output, Paint, WIDTH},
+    output::{Output, Paint, WIDTH, broken},
     timeline::Timeline,
 };
 
@@ -331,7 +331,7 @@ impl<'p> Stage<'p> {
         let mark = self.out.paint(Paint::Green, "->");
         let lines: Vec<_> = lines
             .iter()
-            .map(|line| format!("   {mark} {}\n", broken(line).join("\n      ")))
+            .map(|line| format!("   {mark} {}\n", broken(line, usize::from(WIDTH) - 6).join("\n      ")))
             .collect();
         let title = self.out.paint(Paint::Bold, &format!("{}  {title}", self.step));
         self.out.data(&format!("{title}\n{}", lines.concat()))
@@ -427,21 +427,6 @@ fn message(topic: &str, order: u64) -> Result<Message, Failure> {
 
 fn counted((orders, messages): (usize, usize)) -> String {
     format!("{orders} order, {messages} message in the file")
-}
-
-/// In lines that fit on a screen.
-fn broken(text: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + word.chars().count() < usize::from(WIDTH) - 6 => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// As it must be typed into a shell.

@@ -5,12 +5,13 @@ use serde_json::json;
 
 use crate::{
     cli::Migrate,
+    config::Loaded,
     exit::Failure,
     output::{Output, visible},
 };
 
 /// Runs the command.
-pub async fn run(args: &Migrate, store: &str, settings: &StoreSettings, out: &Output) -> Result<(), Failure> {
+pub async fn run(args: &Migrate, store: &str, loaded: &Loaded, out: &Output) -> Result<(), Failure> {
     if args.check {
         return check(store, out).await;
     }
@@ -24,7 +25,7 @@ pub async fn run(args: &Migrate, store: &str, settings: &StoreSettings, out: &Ou
     }
     let done = AnyStore::migrate(store).await?;
     if done.fit != Fit::Newer {
-        AnyStore::open(store).await?.configure(settings).await?;
+        configure(store, loaded, out).await?;
     }
     let roles = match args.roles {
         true => AnyStore::make_roles(store).await?,
@@ -46,6 +47,21 @@ pub async fn run(args: &Migrate, store: &str, settings: &StoreSettings, out: &Ou
     }
     if !roles.is_empty() {
         out.note("Nobody can log in as one of these: GRANT them to those who can.");
+    }
+    Ok(())
+}
+
+/// Writes what the configuration says of producers into the store, where every one of them obeys it.
+async fn configure(store: &str, loaded: &Loaded, out: &Output) -> Result<(), Failure> {
+    // Whether there is anything to write is known without asking the store.
+    if loaded.settings(StoreSettings::default()).is_none() {
+        return Ok(());
+    }
+    let store = AnyStore::open(store).await?;
+    let stored = store.settings().await?;
+    if let Some(wanted) = loaded.settings(stored.clone()).filter(|wanted| *wanted != stored) {
+        store.configure(&wanted).await?;
+        out.note("What binds producers is written into the store: payload_max_bytes, require_tenant, max_attempts, dedupe_days.");
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ pub mod config;
 pub mod dead;
 pub mod demo;
 pub mod destinations;
+pub mod doctor;
 pub mod enqueue;
 pub mod messages;
 pub mod migrate;

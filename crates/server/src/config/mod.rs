@@ -43,6 +43,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use toml::de::DeTable;
+use value::Source;
 
 /// What is in force: sound, and whole. How each key is written is in `docs/configuration.md`.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,17 +66,6 @@ pub struct Config {
     pub log: Log,
     /// Where messages go; the first that matches serves.
     pub routes: Vec<Route>,
-}
-
-impl Config {
-    /// What a store holds every producer to.
-    pub fn settings(&self) -> StoreSettings {
-        StoreSettings {
-            limits: self.outbox.limits.clone(),
-            max_attempts: self.outbox.retry.max_attempts,
-            dedupe_lifetime: self.retention.dedupe,
-        }
-    }
 }
 
 /// What a configuration is read from.
@@ -121,6 +111,26 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// Every file that was read.
     pub files: Vec<PathBuf>,
+}
+
+impl Loaded {
+    /// What a store is to hold every producer to: as it does now, but for what somebody has set here. None if nobody has.
+    pub fn settings(&self, stored: StoreSettings) -> Option<StoreSettings> {
+        let config = &self.config;
+        let mut settings = stored;
+        let mut changed = false;
+        for setting in self.settings.iter().filter(|setting| setting.source != Source::Default) {
+            match setting.key.path {
+                "outbox.payload_max_bytes" => settings.limits.payload_bytes = config.outbox.limits.payload_bytes,
+                "outbox.require_tenant" => settings.limits.require_tenant = config.outbox.limits.require_tenant,
+                "outbox.max_attempts" => settings.max_attempts = config.outbox.retry.max_attempts,
+                "retention.dedupe_days" => settings.dedupe_lifetime = config.retention.dedupe,
+                _ => continue,
+            }
+            changed = true;
+        }
+        changed.then_some(settings)
+    }
 }
 
 /// Why there is no configuration.

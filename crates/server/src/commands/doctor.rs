@@ -1,0 +1,237 @@
+//! `posthouse doctor`: looks at everything that commonly goes wrong, and says what to do about it. It changes nothing.
+
+mod findings;
+#[cfg(test)]
+mod tests;
+
+use posthouse::{Admin, AnyStore, Error, Filter, Fit, MessageId, MessageView, State, condition::Condition};
+use serde_json::json;
+use std::{collections::BTreeSet, fmt::Write as _, time::Instant};
+use url::Url;
+
+use self::findings::{Facts, Finding, Level, SAMPLE, findings};
+use crate::{
+    cli::Doctor,
+    config::{self, Sources},
+    exit::Failure,
+    output::{Output, Paint, WIDTH, broken, now, visible},
+};
+
+/// Keys that are asked about, to find one that is blocked.
+const KEYS_ASKED: usize = 50;
+
+/// `doctor`
+pub async fn run(args: &Doctor, sources: &Sources, out: &Output) -> Result<(), Failure> {
+    let mut all = configuration(sources);
+    // A mistake elsewhere in the configuration keeps nobody from looking at the stores.
+    match config::load_stores(sources) {
+        Ok(stores) => {
+            for store in stores {
+                let found = look_at(&store, args).await;
+                all.extend(found.into_iter().map(|finding| Finding {
+                    store: store.name.clone(),
+                    ..finding
+                }));
+            }
+        }
+        // Told already: this is a part of what was wrong.
+        Err(_) => all.push(Finding::fail(
+            "store",
+            "not looked at, because the configuration does not say where it is",
+            None,
+        )),
+    }
+    tell(&all, out)?;
+    match all.iter().filter(|finding| finding.level == Level::Fail).count() {
+        0 => Ok(()),
+        1 => Err(Failure::new("1 check failed")),
+        n => Err(Failure::new(format!("{n} checks failed"))),
+    }
+}
+
+fn configuration(sources: &Sources) -> Vec<Finding> {
+    let file = sources.file.as_ref().map_or_else(
+        || format!("no {}; environment and defaults", config::DEFAULT_FILE),
+        |file| file.display().to_string(),
+    );
+    let loaded = match config::load(sources) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            let failure = Failure::from(problems);
+            let todo = Some("see what is wrong: posthouse config check".to_owned());
+            return vec![Finding::fail("configuration", failure.message, todo)];
+        }
+    };
+    let mut found = vec![match loaded.warnings.len() {
+        0 => Finding::ok("configuration", format!("{file}: sound")),
+        n => Finding::warn(
+            "configuration",
+            format!("{file}: sound, with {n} warning{}", if n == 1 { "" } else { "s" }),
+            "see them: posthouse config check",
+        ),
+    }];
+    if let Some(address) = loaded
+        .config
+        .admin
+        .bind
+        .filter(|a| !a.ip().to_canonical().is_loopback())
+    {
+        found.push(Finding::warn(
+            "admin",
+            format!("admin.bind = {address} answers everybody who reaches it, and trusts a proxy to keep others out"),
+            "see to it that it is reached through the proxy alone, or bind it to 127.0.0.1",
+        ));
+    }
+    found
+}
+
+async fn look_at(store: &config::Store, args: &Doctor) -> Vec<Finding> {
+    let (url, shown) = (store.url.expose(), AnyStore::shown_url(store.url.expose()));
+    let any = match AnyStore::open(url).await {
+        Ok(any) => any,
+        Err(error) => {
+            let check = if matches!(error, Error::Schema(_)) {
+                "schema"
+            } else {
+                "store"
+            };
+            let failure = Failure::from(error);
+            return vec![Finding::fail(check, failure.message, failure.help)];
+        }
+    };
+    let mut found = vec![Finding::ok("store", format!("{shown} answers")), schema(url).await];
+    match facts(&any, store).await {
+        Ok(facts) => found.extend(findings(&facts, args.old)),
+        Err(error) => {
+            let failure = Failure::from(error);
+            found.push(Finding::fail("store", failure.message, failure.help));
+        }
+    }
+    found
+}
+
+/// It was opened, so it fits; this tells how.
+async fn schema(url: &str) -> Finding {
+    match AnyStore::plan_migration(url).await {
+        Ok(plan) if plan.fit == Fit::Newer => {
+            let version = plan.found.map_or(0, |found| found.version);
+            let text = format!("version {version}, newer than this program knows, and admits it");
+            Finding::warn("schema", text, "upgrade this program")
+        }
+        Ok(plan) => Finding::ok("schema", format!("version {}, up to date", plan.target.version)),
+        // Not everybody may look so closely.
+        Err(_) => Finding::ok("schema", "admits this program"),
+    }
+}
+
+async fn facts(any: &AnyStore, store: &config::Store) -> Result<Facts, Error> {
+    let admin = any.admin();
+    let (before, since) = (now(), Instant::now());
+    let condition = any.condition().await?;
+    let unsure = since.elapsed().as_secs_f64();
+    let page = |state: State, oldest_first: bool| Filter {
+        state: Some(state),
+        oldest_first,
+        limit: SAMPLE,
+        ..Filter::default()
+    };
+    let counts = admin.counts().await?;
+    let waiting = admin.list(&page(State::Pending, true)).await?.messages;
+    let blocked = match counts.blocked_keys.value {
+        0 => None,
+        _ => blocked(&*admin, &waiting).await?,
+    };
+    Ok(Facts {
+        ahead: ahead(&condition, before, unsure),
+        condition,
+        counts,
+        relays: admin.relays().await?,
+        destinations: admin.destinations().await?,
+        dead: admin.list(&page(State::Dead, false)).await?.messages,
+        waiting,
+        blocked,
+        asked_port: asked_port(store.url.expose()),
+        has_direct: store.direct_url.is_some(),
+    })
+}
+
+/// The store's clock was read some time after `before`, within as many seconds as it is unsure.
+fn ahead(condition: &Condition, before: posthouse::Timestamp, unsure: f64) -> Option<(f64, f64)> {
+    let micros = condition.now?.as_micros() - before.as_micros();
+    Some((micros as f64 / 1e6 - unsure / 2.0, unsure / 2.0))
+}
+
+/// The port of a server that the URL names; nothing for a file or a local socket.
+fn asked_port(url: &str) -> Option<u16> {
+    let url = Url::parse(url)
+        .ok()
+        .filter(|url| url.scheme().starts_with("postgres"))?;
+    // Hosts that the parameters name are as good as unknown.
+    let elsewhere = url
+        .query_pairs()
+        .any(|(name, _)| matches!(&*name, "host" | "port" | "hostaddr"));
+    url.host_str()
+        .filter(|host| !host.is_empty() && !host.starts_with("%2") && !elsewhere)?;
+    Some(url.port().unwrap_or(5432))
+}
+
+/// One that waits behind something dead or quarantined.
+async fn blocked(admin: &dyn Admin, waiting: &[MessageView]) -> Result<Option<(MessageId, MessageId)>, Error> {
+    let mut asked = BTreeSet::new();
+    for message in waiting {
+        let Some(key) = &message.order_key else { continue };
+        if asked.len() >= KEYS_ASKED || !asked.insert((&message.namespace, &message.tenant, key)) {
+            continue;
+        }
+        let ahead = admin.facts(message.id).await?.and_then(|facts| facts.ahead);
+        if let Some(ahead) = ahead.filter(|m| matches!(m.state, State::Dead | State::Quarantined)) {
+            return Ok(Some((message.id, ahead.id)));
+        }
+    }
+    Ok(None)
+}
+
+fn tell(all: &[Finding], out: &Output) -> Result<(), Failure> {
+    if out.json {
+        let sound = all.iter().all(|finding| finding.level != Level::Fail);
+        return out.document(&json!({ "sound": sound, "findings": all }));
+    }
+    let named = all.iter().any(|finding| finding.store.is_some());
+    let mut text = String::new();
+    for finding in all {
+        let (word, paint) = match finding.level {
+            Level::Ok => ("ok", Paint::Green),
+            Level::Warn => ("warn", Paint::Cyan),
+            Level::Fail => ("fail", Paint::Red),
+        };
+        let name = finding
+            .store
+            .as_deref()
+            .filter(|_| named)
+            .map(|name| format!("{name}: "));
+        let found = format!("{}{}", name.unwrap_or_default(), visible(&finding.found));
+        let lines = broken(&found, usize::from(WIDTH) - INDENT);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{}{:15}{}",
+            out.paint(paint, &format!("{word:6}")),
+            finding.check,
+            lines.join(&format!("\n{:INDENT$}", ""))
+        );
+        if let Some(todo) = &finding.todo {
+            let lines = broken(&visible(todo), usize::from(WIDTH) - INDENT - 3);
+            let mark = out.paint(Paint::Cyan, "->");
+            let _ = writeln!(
+                text,
+                "{:INDENT$}{mark} {}",
+                "",
+                lines.join(&format!("\n{:1$}", "", INDENT + 3))
+            );
+        }
+    }
+    out.data(&text)
+}
+
+/// Where the text of a line begins.
+const INDENT: usize = 21;

@@ -1,0 +1,121 @@
+//! The doctor on real stores: what it sees of a server, and how it ends.
+
+use crate::support::{Place, posthouse, run, server, sql};
+use serde_json::Value;
+use tokio_postgres::NoTls;
+
+fn findings(place: &Place, url: &str, more: &[&str]) -> Vec<Value> {
+    let args = [&["--store", url, "doctor", "--json"], more].concat();
+    let run: crate::support::Run = posthouse()
+        .args(args)
+        .current_dir(std::env::temp_dir())
+        .output()
+        .unwrap()
+        .into();
+    let documents = run.json();
+    assert_eq!(documents[0]["sound"], true, "{} {run:?}", place.url);
+    documents[0]["findings"].as_array().unwrap().clone()
+}
+
+fn of<'f>(findings: &'f [Value], check: &str) -> Vec<&'f Value> {
+    findings.iter().filter(|finding| finding["check"] == check).collect()
+}
+
+#[test]
+fn a_session_that_stays_in_its_transaction_is_named() {
+    let [_, place] = Place::both();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (client, pid) = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+            .batch_execute("BEGIN; SELECT pg_current_xact_id()")
+            .await
+            .unwrap();
+        let row = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap();
+        (client, row.get::<_, i32>(0))
+    });
+    let named = |findings: &[Value]| {
+        let mut held = of(findings, "cleaning").into_iter();
+        held.find(|f| f["found"].as_str().unwrap().contains(&format!("(pid {pid})")))
+            .cloned()
+    };
+    let found = named(&findings(&place, &place.url, &["--old", "1ms"])).expect("the session is named");
+    assert_eq!(found["level"], "warn");
+    assert!(
+        found["found"].as_str().unwrap().contains("idle in transaction"),
+        "{found}"
+    );
+    assert!(
+        found["todo"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("pg_terminate_backend({pid})")),
+        "{found}"
+    );
+    assert_eq!(named(&findings(&place, &place.url, &["--old", "1d"])), None);
+    runtime.block_on(client.batch_execute("ROLLBACK")).unwrap();
+    assert_eq!(named(&findings(&place, &place.url, &["--old", "1ms"])), None);
+}
+
+#[test]
+fn a_session_that_does_not_wait_for_the_disk_is_a_risk() {
+    let [_, place] = Place::both();
+    let off = format!("{}&options=-c%20synchronous_commit%3Doff", place.url);
+    let found = findings(&place, &off, &[]);
+    let durability = of(&found, "durability");
+    assert_eq!(durability[0]["level"], "warn", "{durability:?}");
+    assert!(
+        durability[0]["found"]
+            .as_str()
+            .unwrap()
+            .contains("synchronous_commit off")
+    );
+    let found = findings(&place, &place.url, &[]);
+    assert_eq!(of(&found, "clock")[0]["level"], "ok");
+    assert!(of(&found, "pooler").is_empty(), "{found:?}");
+}
+
+/// Operators may ask, too; they are told what they cannot see.
+#[test]
+fn an_operator_who_may_not_see_sessions_is_told_so() {
+    let [_, place] = Place::both();
+    place.run(&["migrate", "--roles"]).ok();
+    let (schema, server) = (place.schema(), server());
+    let login = format!("{schema}_anna");
+    sql(&server, &format!("CREATE ROLE {login} LOGIN IN ROLE {schema}_operator"));
+    let (scheme, rest) = place.url.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    let found = findings(&place, &format!("{scheme}://{login}@{host}"), &[]);
+    sql(&server, &format!("DROP ROLE {login}"));
+    for role in ["owner", "producer", "relay", "operator", "viewer"] {
+        let role = format!("{schema}_{role}");
+        sql(&server, &format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}"));
+    }
+    let unseen = of(&found, "cleaning");
+    assert!(
+        unseen
+            .iter()
+            .any(|f| f["found"].as_str().unwrap().contains("may not see")),
+        "{found:?}"
+    );
+    assert_eq!(of(&found, "dead")[0]["level"], "ok", "{found:?}");
+}
+
+#[test]
+fn what_does_not_answer_or_does_not_fit_fails() {
+    let away = run(&["--store", "postgres://nobody@127.0.0.1:1/none", "doctor"]);
+    assert_eq!(away.code, Some(1), "{away:?}");
+    assert!(away.stdout.contains("fail  store"), "{away:?}");
+    let place = Place::postgres();
+    let bare = place.run(&["doctor"]);
+    assert_eq!(bare.code, Some(1), "{bare:?}");
+    assert!(
+        bare.stdout.contains("fail  schema") && bare.stdout.contains("posthouse migrate"),
+        "{bare:?}"
+    );
+}
