@@ -14,6 +14,7 @@ mod diesel;
 mod enqueue;
 mod error;
 mod floors;
+mod lent;
 mod migrate;
 mod rows;
 #[cfg(feature = "tls")]

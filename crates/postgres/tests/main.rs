@@ -16,6 +16,7 @@ mod migrating;
 mod pooler;
 mod roles;
 mod schema;
+mod silence;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
