@@ -15,6 +15,7 @@ mod diesel;
 mod enqueue;
 mod error;
 mod floors;
+mod lent;
 mod migrate;
 mod rows;
 #[cfg(feature = "tls")]

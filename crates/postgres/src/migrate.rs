@@ -197,9 +197,15 @@ impl Postgres {
 
     /// Refuses a schema that is missing, older than this library, or newer than it can work with.
     pub(crate) async fn check_schema(&self) -> Result<(), Error> {
-        let client = self.client().await?;
-        self.check_name(&client).await?;
-        TARGET.check(&self.place(), self.found(&client).await?)
+        let mut lent = self.lend().await?;
+        let found = self.find(lent.client()).await;
+        lent.answered();
+        TARGET.check(&self.place(), found?)
+    }
+
+    async fn find(&self, client: &Client) -> Result<Option<SchemaVersion>, Error> {
+        self.check_name(client).await?;
+        self.found(client).await
     }
 
     /// What to say of an error: when something of the schema is not there, whether the schema has been upgraded since it was

@@ -2,7 +2,7 @@
 
 use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, OnDead, Settlement, Verdict};
 
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::{Client, Row, types::Type};
 
 use crate::{
     Arg, Call, Postgres, Schema,
@@ -139,7 +139,18 @@ impl Postgres {
     }
 
     async fn settle_together(&self, batch: &[Settlement], group: &[usize]) -> Result<Vec<Verdict>, Error> {
-        let mut client = self.client().await?;
+        let mut lent = self.lend().await?;
+        let answer = self.settle_on(lent.client(), batch, group).await;
+        lent.answered();
+        answer
+    }
+
+    async fn settle_on(
+        &self,
+        client: &mut Client,
+        batch: &[Settlement],
+        group: &[usize],
+    ) -> Result<Vec<Verdict>, Error> {
         let tx = client.transaction().await.map_err(from_driver)?;
         let chosen: Vec<_> = group.iter().map(|i| &batch[*i]).collect();
         let call = call(&self.schema, &chosen);

@@ -25,6 +25,7 @@ use crate::{
     enqueue::millis,
     error::{from_driver, from_pool},
     floors::FloorBook,
+    lent::{Lent, heard},
     rows, settle,
     tls::{self, Connector},
     wake::Bell,
@@ -68,6 +69,8 @@ pub struct Postgres {
     pub(crate) options: Options,
     pub(crate) floors: Mutex<FloorBook>,
     bell: Bell,
+    /// To tell the server that nobody waits any more.
+    tls: Connector,
     /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
     pub(crate) explicit: AtomicBool,
 }
@@ -113,11 +116,11 @@ impl Postgres {
             .wait_timeout(Some(Duration::from_secs(10)))
             .build()
             .map_err(|e| Error::Internal(e.into()))?;
-        let (direct, tls) = match &options.listen {
+        let (direct, its_tls) = match &options.listen {
             Some(url) => configured(url)?,
-            None => (config, tls),
+            None => (config, Connector::clone(&tls)),
         };
-        let bell = Bell::new(direct, tls, options.schema.clone());
+        let bell = Bell::new(direct, its_tls, options.schema.clone());
         let floors = Mutex::new(FloorBook::default());
         Ok(Self {
             pool,
@@ -125,6 +128,7 @@ impl Postgres {
             options,
             floors,
             bell,
+            tls,
             explicit: AtomicBool::new(false),
         })
     }
@@ -178,6 +182,11 @@ impl Postgres {
         self.pool.get().await.map_err(from_pool)
     }
 
+    /// A connection that goes back only when everything that was asked on it has its answer.
+    pub(crate) async fn lend(&self) -> Result<Lent, Error> {
+        Ok(Lent::new(self.client().await?, Connector::clone(&self.tls)))
+    }
+
     /// Runs one statement as a transaction of its own, and again while it only lost a race.
     pub(crate) async fn query(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut patience = Patience::default();
@@ -200,22 +209,30 @@ impl Postgres {
         let args: Args<'_> = &[(&self.bell.id(), Type::UUID), (&worker, Type::TEXT)];
         // A mark that stays runs out by itself; the worker has something to do now, and will see for itself whether the database is
         // there.
-        self.query_once(&sql, args).await.ok();
+        heard(self.query_once(&sql, args)).await.ok();
     }
 
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-        let mut client = self.client().await?;
-        if self.explicit.load(Ordering::Relaxed) {
-            return in_read_committed(&mut client, sql, args).await;
-        }
-        let answer = client.query_typed(sql, args).await;
-        if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
-            // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
-            // no finds nothing in the way because of having asked.
-            client.simple_query("").await.ok();
-        }
-        answer.map_err(from_driver)
+        let mut lent = self.lend().await?;
+        let explicit = self.explicit.load(Ordering::Relaxed);
+        let answer = match explicit {
+            true => in_read_committed(lent.client(), sql, args).await,
+            false => by_itself(lent.client(), sql, args).await,
+        };
+        lent.answered();
+        answer
     }
+}
+
+/// Runs one statement as a transaction of its own.
+async fn by_itself(client: &Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+    let answer = client.query_typed(sql, args).await;
+    if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
+        // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
+        // no finds nothing in the way because of having asked.
+        client.simple_query("").await.ok();
+    }
+    answer.map_err(from_driver)
 }
 
 /// Runs one statement as a transaction of its own that sees what others have just committed, whatever the database begins by default.
@@ -281,7 +298,7 @@ impl Store for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         claim.check()?;
-        let granted = self.grant(claim).await?;
+        let granted = heard(self.grant(claim)).await?;
         if !granted.is_empty() {
             self.wake_up(&claim.worker).await;
         }
@@ -298,7 +315,7 @@ impl Store for Postgres {
             (&tokens, Type::UUID_ARRAY),
             (&millis(lease), Type::INT8),
         ];
-        let answers = answer(self.query(&sql, args).await?)?.unwrap_or_default();
+        let answers = answer(heard(self.query(&sql, args)).await?)?.unwrap_or_default();
         Ok(answers
             .iter()
             .map(|a| match a.as_deref() {
@@ -320,12 +337,12 @@ impl Store for Postgres {
             (&tokens, Type::UUID_ARRAY),
             (&epochs, Type::INT8_ARRAY),
         ];
-        let answers = answer(self.query(&sql, args).await?)?.unwrap_or_default();
+        let answers = answer(heard(self.query(&sql, args)).await?)?.unwrap_or_default();
         settle::read_fates(&answers, leases.len())
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
-        self.settle_batch(batch).await
+        heard(self.settle_batch(batch)).await
     }
 
     async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
@@ -344,7 +361,7 @@ impl Store for Postgres {
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
         let sql = format!("SELECT * FROM {}.expired($1, $2)", self.schema);
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        let rows = self.query(&sql, &[(&after, Type::INT8), (&limit, Type::INT4)]).await?;
+        let rows = heard(self.query(&sql, &[(&after, Type::INT8), (&limit, Type::INT4)])).await?;
         rows.iter().map(rows::expired_lease).collect()
     }
 
@@ -353,19 +370,15 @@ impl Store for Postgres {
             "SELECT state, worker, epoch, recorded FROM {}.record_conflict($1, $2, $3, $4)",
             self.schema
         );
-        let client = self.client().await?;
         let worker = error_text(worker);
         let epoch = i64::try_from(lease.standing.epoch).unwrap_or(i64::MAX);
-        let args: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 4] = [
+        let args: Args<'_> = &[
             (&lease.id.0, Type::UUID),
             (&lease.token.0, Type::UUID),
             (&worker, Type::TEXT),
             (&epoch, Type::INT8),
         ];
-        let rows = match client.query_typed(&sql, &args).await {
-            Ok(rows) => rows,
-            Err(e) => return Err(self.told(from_driver(e)).await),
-        };
+        let rows = heard(self.query(&sql, args)).await?;
         rows.first()
             .map(rows::conflict)
             .unwrap_or_else(|| Err(Error::NotFound(lease.id)))
@@ -374,7 +387,7 @@ impl Store for Postgres {
     async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
         relay.check(ttl)?;
         // The schema may have been upgraded since it was opened.
-        self.check_schema().await?;
+        heard(self.check_schema()).await?;
         let info = serde_json::to_value(relay).map_err(|e| Error::Internal(e.into()))?;
         let sql = self.schema.apply("SELECT * FROM posthouse.heartbeat($1, $2, $3)");
         let args: Args<'_> = &[
@@ -382,20 +395,20 @@ impl Store for Postgres {
             (&millis(ttl), Type::INT8),
             (&info, Type::JSONB),
         ];
-        self.query(&sql, args).await?.iter().map(rows::pause).collect()
+        heard(self.query(&sql, args)).await?.iter().map(rows::pause).collect()
     }
 
     async fn leave(&self, relay: &str) -> Result<(), Error> {
         let sql = self.schema.apply("SELECT posthouse.leave($1)");
-        self.query(&sql, &[(&relay, Type::TEXT)]).await.map(drop)
+        heard(self.query(&sql, &[(&relay, Type::TEXT)])).await.map(drop)
     }
 
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        Admin::pause(self, destination, worker, reason).await
+        heard(Admin::pause(self, destination, worker, reason)).await
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
-        self.bell.listen().await?;
+        heard(self.bell.listen()).await?;
         let (bell, worker) = (self.bell.id(), error_text(worker));
         let sql = format!("SELECT {}.fall_asleep($1, $2, $3)", self.schema);
         let args: Args<'_> = &[
@@ -403,7 +416,7 @@ impl Store for Postgres {
             (&worker, Type::TEXT),
             (&millis(at_most), Type::INT8),
         ];
-        self.query(&sql, args).await?;
+        heard(self.query(&sql, args)).await?;
         self.bell.mark(&worker);
         Ok(())
     }

@@ -17,6 +17,7 @@ mod pooler;
 mod roles;
 mod schema;
 mod settings;
+mod silence;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;

@@ -76,7 +76,12 @@ pub struct Place {
 
 enum Kind {
     Sqlite(TempDir),
-    Postgres { server: String, schema: String },
+    Postgres {
+        server: String,
+        schema: String,
+    },
+    /// Goes away with its server.
+    Elsewhere,
 }
 
 impl Place {
@@ -101,6 +106,12 @@ impl Place {
         }
     }
 
+    /// A database on a server of the test's own.
+    pub fn elsewhere(url: String) -> Self {
+        let kind = Kind::Elsewhere;
+        Self { url, kind }
+    }
+
     /// One of each kind, with the schema made.
     pub fn both() -> [Self; 2] {
         let places = [Self::sqlite(), Self::postgres()];
@@ -114,7 +125,7 @@ impl Place {
     pub fn folder(&self) -> &Path {
         match &self.kind {
             Kind::Sqlite(folder) => folder.path(),
-            Kind::Postgres { .. } => panic!("a schema has no folder"),
+            Kind::Postgres { .. } | Kind::Elsewhere => panic!("a schema has no folder"),
         }
     }
 
@@ -125,7 +136,7 @@ impl Place {
     /// The name of its schema.
     pub fn schema(&self) -> &str {
         match &self.kind {
-            Kind::Sqlite(_) => panic!("a file has no schema"),
+            Kind::Sqlite(_) | Kind::Elsewhere => panic!("it has no schema of its own"),
             Kind::Postgres { schema, .. } => schema,
         }
     }
@@ -140,6 +151,7 @@ impl Place {
             Kind::Postgres { server, schema } => {
                 sql(server, &statements.replace("posthouse.", &format!("{schema}.")));
             }
+            Kind::Elsewhere => sql(&self.url, statements),
         }
     }
 

@@ -206,7 +206,9 @@ fn nothing_secret_is_told(on: On) {
     relay.stop();
     said.push(relay.log());
     for text in &said {
-        for canary in CANARIES {
+        // Who may read the configuration sees where it leads to, but not what comes after the question mark.
+        let shown = |canary: &str| canary == path && text.contains("\"show\"");
+        for canary in CANARIES.into_iter().filter(|canary| !shown(canary)) {
             assert!(!text.contains(canary), "{canary} in\n{text}");
         }
     }

@@ -5,6 +5,8 @@
 
 mod answers;
 mod changes;
+mod connections;
+mod gate;
 #[cfg(feature = "failpoints")]
 mod kills;
 mod processes;
@@ -99,10 +101,13 @@ impl Told {
 
 impl World {
     pub fn new(on: On) -> Self {
-        let place = match on {
+        Self::at(match on {
             On::Sqlite => Place::sqlite(),
             On::Postgres => Place::postgres(),
-        };
+        })
+    }
+
+    pub fn at(place: Place) -> Self {
         place.run(&["migrate"]).ok();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -116,6 +121,13 @@ impl World {
             place,
             runtime,
         }
+    }
+
+    /// The same, when its server has moved.
+    pub fn moved(mut self, place: Place) -> Self {
+        self.store = self.block(AnyStore::open(&place.url)).unwrap();
+        self.place = place;
+        self
     }
 
     /// Where messages go, as a route says it.

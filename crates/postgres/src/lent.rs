@@ -1,0 +1,61 @@
+//! Connections on loan, and how long their answers are waited for.
+
+use deadpool_postgres::Object;
+use posthouse_core::Error;
+use std::{future::Future, time::Duration};
+use tokio_postgres::Client;
+
+use crate::tls::Connector;
+
+/// A server that has been silent for so long is asked again, on another connection. One whose other end is gone without a word would
+/// be silent for ever.
+const SILENCE: Duration = Duration::from_secs(8);
+
+/// Waits for what a relay asked, and not for ever.
+pub(crate) async fn heard<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let silent = format!("the database has not answered for {} seconds", SILENCE.as_secs());
+    tokio::time::timeout(SILENCE, answer)
+        .await
+        .unwrap_or_else(|_| Err(Error::Timeout(silent.into())))
+}
+
+/// A connection of the pool, which goes back when everything that was asked on it has its answer. If somebody stops waiting before, it
+/// is closed, because the next question would wait behind theirs, and the server is told that nobody waits.
+pub(crate) struct Lent {
+    client: Option<Object>,
+    tls: Connector,
+    answered: bool,
+}
+
+impl Lent {
+    pub fn new(client: Object, tls: Connector) -> Self {
+        Self {
+            client: Some(client),
+            tls,
+            answered: false,
+        }
+    }
+
+    pub fn client(&mut self) -> &mut Client {
+        self.client.as_mut().expect("it is there until it is dropped")
+    }
+
+    /// Gives it back.
+    pub fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(client) = self.client.take().filter(|_| !self.answered) else {
+            return;
+        };
+        let (cancel, tls) = (client.cancel_token(), Connector::clone(&self.tls));
+        drop(Object::take(client));
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            // A kindness to the server, which may not hear it.
+            runtime.spawn(async move { tokio::time::timeout(SILENCE, cancel.cancel_query(tls)).await });
+        }
+    }
+}
