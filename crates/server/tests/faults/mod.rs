@@ -15,6 +15,7 @@ mod receiver;
 use posthouse::{AnyStore, AttemptOutcome, AuditEntry, AuditFilter, Message, MessageId, MessageView, State};
 use receiver::Receiver;
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write as _;
 use std::{
     collections::HashMap,
     fs::File,
@@ -425,7 +426,7 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            println!("{}:\n{}", self.log.display(), self.log());
+            let _ = writeln!(std::io::stderr().lock(), "{}:\n{}", self.log.display(), self.log());
         }
     }
 }
