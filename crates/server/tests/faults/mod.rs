@@ -15,7 +15,6 @@ mod receiver;
 use posthouse::{AnyStore, AttemptOutcome, AuditEntry, AuditFilter, Message, MessageId, MessageView, State};
 use receiver::Receiver;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::Write as _;
 use std::{
     collections::HashMap,
     fs::File,
