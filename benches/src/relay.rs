@@ -170,7 +170,7 @@ impl Drop for World {
 fn orders(count: usize) -> Vec<Message> {
     let order = |n: usize| {
         let message = Message::bytes("order.placed", "text/plain", n.to_string()).tenant(format!("t{}", n % 10));
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             message.order_key(format!("k{}", n % 1000))
         } else {
             message
@@ -193,7 +193,7 @@ fn judge(world: &World, count: usize, may_repeat: bool) -> (usize, usize, usize,
                 repeated += 1;
                 unexplained += usize::from(before >= arrival.epoch || !may_repeat);
             }
-            None if n % 2 == 0 => {
+            None if n.is_multiple_of(2) => {
                 let key = format!("{}/{}", arrival.tenant, n % 1000);
                 let before = last.insert(key, n);
                 disorder += usize::from(before.is_some_and(|before| before > n));
