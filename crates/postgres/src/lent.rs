@@ -7,14 +7,23 @@ use tokio_postgres::Client;
 
 use crate::tls::Connector;
 
-/// A server that has been silent for so long is asked again, on another connection. One whose other end is gone without a word would
-/// be silent for ever.
-const SILENCE: Duration = Duration::from_secs(8);
+/// What has had no answer for so long is asked again, on another connection. It is long, because a server may only be slow, and what it
+/// is asked again does not make it faster; that its machine is gone is noticed by the system before, see `store::configured`.
+const SILENCE: Duration = Duration::from_secs(20);
 
-/// Waits for what a relay asked, and not for ever.
+/// Waits for what a relay asked, and not for ever: a connection whose other end is gone without a word is silent for good.
 pub(crate) async fn heard<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let silent = format!("the database has not answered for {} seconds", SILENCE.as_secs());
-    tokio::time::timeout(SILENCE, answer)
+    heard_within(SILENCE, answer).await
+}
+
+/// The same for what is of use for so long.
+pub(crate) async fn heard_within<T>(
+    useful: Duration,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let limit = useful.max(SILENCE);
+    let silent = format!("the database has not answered for {} seconds", limit.as_secs());
+    tokio::time::timeout(limit, answer)
         .await
         .unwrap_or_else(|_| Err(Error::Timeout(silent.into())))
 }

@@ -25,7 +25,7 @@ use crate::{
     enqueue::millis,
     error::{from_driver, from_pool},
     floors::FloorBook,
-    lent::{Lent, heard},
+    lent::{Lent, heard, heard_within},
     rows, settle,
     tls::{self, Connector},
     wake::Bell,
@@ -257,6 +257,16 @@ fn configured(url: &str) -> Result<(tokio_postgres::Config, Connector), Error> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
     }
+    // A machine that is gone says nothing: asked by the system itself whether it is there, it is given up within 10 seconds, and one
+    // that is only busy is not. Who has set something else in the URL has it.
+    if config.get_keepalives_idle() == tokio_postgres::Config::new().get_keepalives_idle() {
+        config.keepalives_idle(Duration::from_secs(4));
+        config.keepalives_interval(Duration::from_secs(2));
+        config.keepalives_retries(3);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(Duration::from_secs(10));
+    }
     config.application_name("posthouse");
     Ok((config, tls))
 }
@@ -298,7 +308,8 @@ impl Store for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
         claim.check()?;
-        let granted = heard(self.grant(claim)).await?;
+        // A grant that comes after its lease would be of no use; before that it is.
+        let granted = heard_within(claim.lease, self.grant(claim)).await?;
         if !granted.is_empty() {
             self.wake_up(&claim.worker).await;
         }
