@@ -271,10 +271,15 @@ async fn pause(engine: &Engine, destination: &str) {
         destination,
         "the destination says that it is gone for good; it is paused until somebody resumes it"
     );
+    locked(&engine.gone).insert(destination.to_owned(), false);
     locked(&engine.paused).insert(destination.to_owned());
     let reason = "it says that it is gone for good";
-    if let Err(error) = engine.store.gone(destination, &engine.settings.name, reason).await {
-        tracing::warn!(destination, %error, "other relays were not told that it is gone");
+    match engine.store.gone(destination, &engine.settings.name, reason).await {
+        Ok(()) => drop(locked(&engine.gone).insert(destination.to_owned(), true)),
+        Err(error) => {
+            tracing::warn!(destination, %error, "other relays were not told that it is gone");
+            locked(&engine.gone).remove(destination);
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub use transactional::{Failure, Handling, Transactional, transactional};
 
 use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -225,6 +225,8 @@ struct Engine {
     stopped: CancellationToken,
     /// Destinations that operators have paused.
     paused: Mutex<BTreeSet<String>>,
+    /// Destinations that said to us that they are gone, and whether the store knows it: an answer of the store may be older than that.
+    gone: Mutex<BTreeMap<String, bool>>,
     /// Topics without a route.
     unrouted: Mutex<BTreeSet<String>>,
     chance: Mutex<fastrand::Rng>,
@@ -260,6 +262,7 @@ impl Engine {
                 stopping: CancellationToken::new(),
                 stopped: CancellationToken::new(),
                 paused: Mutex::default(),
+                gone: Mutex::default(),
                 unrouted: Mutex::default(),
                 chance: Mutex::new(chance.fork()),
                 settings: Settings {

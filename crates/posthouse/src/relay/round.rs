@@ -349,9 +349,17 @@ async fn drain(engine: &Engine, mut lines: JoinSet<()>, end: Instant) {
 /// Tells of itself, and hears what operators have paused.
 async fn tell_for_ever(engine: &Engine) {
     loop {
-        match engine.store.heartbeat(&engine.told(), TOLD_FOR).await {
+        // Of these its answer will know; of what is found gone meanwhile it may not.
+        let known = locked(&engine.gone).clone();
+        let told = engine.store.heartbeat(&engine.told(), TOLD_FOR).await;
+        point("relay::after_heartbeat");
+        match told {
             Ok(pauses) => {
-                let now = pauses.into_iter().map(|pause| pause.destination).collect();
+                let mut gone = locked(&engine.gone);
+                gone.retain(|destination, _| known.get(destination) != Some(&true));
+                let paused = pauses.into_iter().map(|pause| pause.destination);
+                let now = paused.chain(gone.keys().cloned()).collect();
+                drop(gone);
                 let before = std::mem::replace(&mut *locked(&engine.paused), now);
                 if before != *locked(&engine.paused) {
                     engine.freed();

@@ -90,7 +90,11 @@ fn gone(on: On) {
     let world = World::new(on);
     world.receiver.does(|_| Then::Status(410));
     let first = world.enqueue(1);
-    let mut relay = world.relay(&Told::new("relay"));
+    let mut told = Told::new("relay");
+    // What the store answered before it was told of the pause arrives after it.
+    let late = "relay::after_heartbeat=1*sleep(1000)->off";
+    told.env.push(("FAILPOINTS".to_owned(), late.to_owned()));
+    let mut relay = world.relay(&told);
     world.ended(&first);
     let list = || world.place.run(&["destinations", "list"]).ok().to_owned();
     wait("the list has it", || list().contains("gone for good"));
@@ -98,7 +102,7 @@ fn gone(on: On) {
     world.receiver.does(|_| Then::Status(200));
     let later = world.enqueue(6);
     let before = relay.claims();
-    wait("it has looked for work since", || relay.claims() >= before + 3);
+    wait("it has looked for work since", || relay.claims() >= before + 15);
     assert_eq!(world.receiver.requests().len(), 1);
     assert!(later.iter().all(|id| world.view(*id).state == State::Pending));
     world
