@@ -90,7 +90,10 @@ fn gone(on: On) {
     let world = World::new(on);
     world.receiver.does(|_| Then::Status(410));
     let first = world.enqueue(1);
-    let mut told = Told::new("relay");
+    let mut told = Told {
+        lease_ms: 20_000,
+        ..Told::new("relay")
+    };
     // What the store answered before it was told of the pause arrives after it.
     let late = "relay::after_heartbeat=1*sleep(1000)->off";
     told.env.push(("FAILPOINTS".to_owned(), late.to_owned()));

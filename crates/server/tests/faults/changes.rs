@@ -24,6 +24,7 @@ fn routes_change(on: On) {
             world.to()
         ),
         last: false,
+        lease_ms: 20_000,
         ..Told::new("relay")
     };
     let (first, second) = (only("first"), only("second"));
