@@ -4,7 +4,7 @@
 //! names of destinations and codes, never keys, tenants or payloads.
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use posthouse_core::{AttemptOutcome, Breaker, Error, MessageId, Settlement};
+use posthouse_core::{AttemptOutcome, Breaker, Error, MessageId, Settlement, class};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A measure: its name, its kind, its labels, and what it is.
@@ -20,91 +20,115 @@ pub struct Measure {
     pub help: &'static str,
 }
 
-const fn measure(
-    name: &'static str,
-    kind: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-) -> Measure {
-    Measure {
-        name,
-        kind,
-        labels,
-        help,
+impl Measure {
+    /// A measure of this name and kind, with these labels.
+    pub const fn new(
+        name: &'static str,
+        kind: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            labels,
+            help,
+        }
+    }
+
+    /// Its row in the table of the guide.
+    pub fn row(&self) -> String {
+        let labels: Vec<_> = self.labels.iter().map(|label| format!("`{label}`")).collect();
+        format!(
+            "| `{}` | {} | {} | {} |",
+            self.name,
+            self.kind,
+            labels.join(", "),
+            self.help
+        )
+    }
+
+    /// Tells the recorder what it is.
+    pub fn describe(&self) {
+        match self.kind {
+            "counter" => describe_counter!(self.name, self.help),
+            "gauge" => describe_gauge!(self.name, self.help),
+            _ => describe_histogram!(self.name, Unit::Seconds, self.help),
+        }
     }
 }
 
 /// Everything that a relay measures.
 pub const MEASURES: &[Measure] = &[
-    measure("posthouse_claimed_total", "counter", &[], "Messages that were claimed"),
-    measure(
+    Measure::new("posthouse_claimed_total", "counter", &[], "Messages that were claimed"),
+    Measure::new(
         "posthouse_deliveries_total",
         "counter",
         &["destination", "outcome"],
         "Leases that ended, by outcome",
     ),
-    measure(
+    Measure::new(
         "posthouse_retries_total",
         "counter",
         &["destination", "code"],
         "Sends that failed and are tried again",
     ),
-    measure(
+    Measure::new(
         "posthouse_dead_total",
         "counter",
         &["destination", "reason"],
         "Messages that ended as dead",
     ),
-    measure(
+    Measure::new(
         "posthouse_released_total",
         "counter",
         &[],
         "Messages that were given back unsent",
     ),
-    measure(
+    Measure::new(
         "posthouse_leases_expired_total",
         "counter",
         &[],
         "Leases that ran out, taken back by this relay",
     ),
-    measure(
+    Measure::new(
         "posthouse_leases_lost_total",
         "counter",
         &[],
         "Leases that this relay lost while it worked",
     ),
-    measure("posthouse_in_flight", "gauge", &[], "Messages that are held now"),
-    measure(
+    Measure::new("posthouse_in_flight", "gauge", &[], "Messages that are held now"),
+    Measure::new(
         "posthouse_breaker_state",
         "gauge",
         &["destination"],
         "0 closed, 1 half open, 2 open",
     ),
-    measure(
+    Measure::new(
         "posthouse_phase_seconds",
         "histogram",
         &["phase"],
         "How long a claim, a send, a settlement took",
     ),
-    measure(
+    Measure::new(
         "posthouse_first_send_seconds",
         "histogram",
         &["destination"],
         "From the making of a message to its first send",
     ),
-    measure(
+    Measure::new(
         "posthouse_end_to_end_seconds",
         "histogram",
         &["destination"],
         "From the making of a message to its delivery",
     ),
-    measure(
+    Measure::new(
         "posthouse_store_errors_total",
         "counter",
         &["code"],
         "Calls of the store that failed: outbox_flush_db_timeout or outbox_flush_db_error",
     ),
-    measure(
+    Measure::new(
         "posthouse_stalls_total",
         "counter",
         &[],
@@ -114,13 +138,7 @@ pub const MEASURES: &[Measure] = &[
 
 /// Tells the recorder what each measure is.
 pub fn describe() {
-    for Measure { name, kind, help, .. } in MEASURES {
-        match *kind {
-            "counter" => describe_counter!(*name, *help),
-            "gauge" => describe_gauge!(*name, *help),
-            _ => describe_histogram!(*name, Unit::Seconds, *help),
-        }
-    }
+    MEASURES.iter().for_each(Measure::describe);
 }
 
 pub(super) fn claimed(messages: usize, took: Duration) {
@@ -190,11 +208,7 @@ pub(super) fn breaker(destination: &str, state: Breaker) {
 }
 
 pub(super) fn store_error(error: &Error) {
-    let code = match error {
-        Error::Timeout(_) => "outbox_flush_db_timeout",
-        _ => "outbox_flush_db_error",
-    };
-    counter!("posthouse_store_errors_total", "code" => code).increment(1);
+    counter!("posthouse_store_errors_total", "code" => class::of_error(error)).increment(1);
 }
 
 pub(super) fn stalled() {
@@ -217,11 +231,7 @@ mod tests {
     fn the_guide_lists_every_measure() {
         let guide = include_str!("../../../../docs/measures.md");
         let listed: Vec<_> = guide.lines().filter(|line| line.starts_with("| `posthouse_")).collect();
-        let row = |m: &Measure| {
-            let labels: Vec<_> = m.labels.iter().map(|label| format!("`{label}`")).collect();
-            format!("| `{}` | {} | {} | {} |", m.name, m.kind, labels.join(", "), m.help)
-        };
-        let ours: Vec<_> = MEASURES.iter().map(row).collect();
+        let ours: Vec<_> = MEASURES.iter().map(Measure::row).collect();
         let missing: Vec<_> = ours.iter().filter(|row| !listed.contains(&row.as_str())).collect();
         assert!(missing.is_empty(), "docs/measures.md lacks:\n{missing:#?}");
     }

@@ -1,8 +1,11 @@
 //! What is measured, as Prometheus reads it.
 
-use metrics::{describe_gauge, gauge};
+use metrics::gauge;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use posthouse::{Count, Counts, relay::measures};
+use posthouse::{
+    Count, Counts,
+    relay::measures::{self, Measure},
+};
 
 use crate::exit::Failure;
 
@@ -11,30 +14,35 @@ const BUCKETS: &[f64] = &[
     0.000_25, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0,
 ];
 
-/// What this program measures besides what the relay does: name, labels, and what it is.
-pub const GAUGES: &[(&str, &[&str], &str)] = &[
-    (
+/// What this program measures besides what the relay does.
+pub const GAUGES: &[Measure] = &[
+    Measure::new(
         "posthouse_backlog",
+        "gauge",
         &["store", "state"],
         "Messages by where they stand; beyond ten thousand an estimate",
     ),
-    (
+    Measure::new(
         "posthouse_oldest_due_seconds",
+        "gauge",
         &["store"],
         "How long the oldest message that is due has waited",
     ),
-    (
+    Measure::new(
         "posthouse_blocked_keys",
+        "gauge",
         &["store"],
         "Order keys that a dead or quarantined message blocks",
     ),
-    (
+    Measure::new(
         "posthouse_configuration_sound",
+        "gauge",
         &[],
         "1, or 0 while a changed configuration is not taken up because it is not sound",
     ),
-    (
+    Measure::new(
         "posthouse_build_info",
+        "gauge",
         &["version"],
         "1, with the version of this program",
     ),
@@ -49,9 +57,7 @@ pub fn begin() -> Result<PrometheusHandle, Failure> {
         .map_err(failed)?;
     let handle = builder.install_recorder().map_err(failed)?;
     measures::describe();
-    for (name, _, help) in GAUGES {
-        describe_gauge!(*name, *help);
-    }
+    GAUGES.iter().for_each(Measure::describe);
     gauge!("posthouse_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     configuration_sound(true);
     Ok(handle)
@@ -91,9 +97,7 @@ mod tests {
     fn the_guide_lists_every_measure() {
         let guide = include_str!("../../../../docs/measures.md");
         let listed: Vec<_> = guide.lines().filter(|line| line.starts_with("| `posthouse_")).collect();
-        for (name, labels, help) in GAUGES {
-            let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
-            let row = format!("| `{name}` | gauge | {} | {help} |", labels.join(", "));
+        for row in GAUGES.iter().map(Measure::row) {
             assert!(listed.contains(&row.as_str()), "docs/measures.md lacks:\n{row}");
         }
         assert_eq!(listed.len(), GAUGES.len() + measures::MEASURES.len());
