@@ -2,14 +2,11 @@
 
 use posthouse::{AnyStore, Claim, Outcome, RetryPolicy, Settlement, bulk::BulkReplay};
 use serde_json::{Value, json};
-use std::{
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::{
     story::{Story, id},
-    support::{Place, Run, posthouse},
+    support::{Place, Process, posthouse},
 };
 
 /// A runtime of its own, so that it can also be called from within another.
@@ -198,16 +195,12 @@ fn ctrl_c_does_not_hide_what_was_done() {
         if json {
             command.arg("--json");
         }
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = Process::start(&mut command);
         while replayed() == before && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The shell has it built in; the program is not on every machine.
-        let kill = Command::new("sh")
-            .args(["-c", "kill -INT \"$0\"", &child.id().to_string()])
-            .status();
-        assert!(kill.unwrap().success());
-        let run: Run = child.wait_with_output().unwrap().into();
+        child.signal("INT");
+        let run = child.ended();
         let n = replayed() - before;
         assert_eq!(run.code, Some(130), "{run:#?}");
         if json {

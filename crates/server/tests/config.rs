@@ -4,10 +4,9 @@ use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Command, Stdio},
 };
 
-use crate::support::{Place, Run, posthouse};
+use crate::support::{Place, Process, Run, posthouse};
 
 fn run(folder: &Path, args: &[&str]) -> Run {
     posthouse().current_dir(folder).args(args).output().unwrap().into()
@@ -85,28 +84,16 @@ fn a_mistake_in_a_route_keeps_nobody_from_a_store() {
     );
 }
 
-/// By the shell, which every machine has.
-#[cfg(unix)]
-fn signal(name: &str, process: u32) {
-    let sent = Command::new("sh")
-        .args(["-c", &format!("kill -{name} {process}")])
-        .status()
-        .unwrap();
-    assert!(sent.success());
-}
-
 #[cfg(unix)]
 #[test]
 fn a_check_may_go_on_and_tells_what_changed() {
     let place = folder("[outbox]\nmax_attempts = 1\n");
     let file = place.folder().join("posthouse.toml");
-    let mut child = posthouse()
-        .current_dir(place.folder())
-        .args(["--json", "config", "check", "--watch"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = Process::start(
+        posthouse()
+            .current_dir(place.folder())
+            .args(["--json", "config", "check", "--watch"]),
+    );
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut complaints = BufReader::new(child.stderr.take().unwrap()).lines();
     let read =
@@ -123,8 +110,8 @@ fn a_check_may_go_on_and_tells_what_changed() {
     std::fs::write(&file, "[outbox]\nmax_attempts = 2\nname = \"r\"\n").unwrap();
     assert_eq!(read(said.next())["changes"]["live"], Value::Array(Vec::new()));
     // Asked for, it answers though nothing changed.
-    signal("HUP", child.id());
+    child.signal("HUP");
     assert_eq!(read(said.next())["sound"], true);
-    signal("INT", child.id());
+    child.signal("INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }

@@ -1,11 +1,11 @@
 //! The demo tells its story, in a few seconds, with relays that are processes; and leaves neither files nor processes behind.
 
-use crate::support::{Place, posthouse, run};
+use crate::support::{Place, Process, posthouse, run};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::ChildStdout,
     sync::mpsc,
     thread,
     time::Duration,
@@ -118,13 +118,8 @@ fn folder(opening: &Value) -> PathBuf {
 }
 
 /// A demo that has told so many steps; a relay of its own is running since the third.
-fn demo(steps: usize) -> (Child, Lines<BufReader<ChildStdout>>, PathBuf) {
-    let mut demo = posthouse()
-        .args(["demo", "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn demo(steps: usize) -> (Process, Lines<BufReader<ChildStdout>>, PathBuf) {
+    let mut demo = Process::start(posthouse().args(["demo", "--json"]));
     let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     let folder = folder(&next());
@@ -135,7 +130,7 @@ fn demo(steps: usize) -> (Child, Lines<BufReader<ChildStdout>>, PathBuf) {
 }
 
 /// What was said until nobody could say anything any more: relays inherit standard error, so it ends when the last of them has.
-fn said_to_the_end(demo: &mut Child) -> String {
+fn said_to_the_end(demo: &mut Process) -> String {
     let stderr = demo.stderr.take().unwrap();
     let (send, receive) = mpsc::channel();
     thread::spawn(move || send.send(std::io::read_to_string(stderr).unwrap()));
@@ -148,14 +143,7 @@ fn interrupted_it_cleans_up_and_says_so() {
     for steps in [0, 3, 5] {
         let (mut demo, _lines, folder) = demo(steps);
         assert!(folder.exists());
-        // The shell's own `kill`: the program of that name is not on every machine.
-        assert!(
-            Command::new("sh")
-                .args(["-c", "kill -INT \"$0\"", &demo.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+        demo.signal("INT");
         let said = said_to_the_end(&mut demo);
         assert_eq!(demo.wait().unwrap().code(), Some(130), "{said}");
         assert!(said.contains("interrupted"), "{said}");

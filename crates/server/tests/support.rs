@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 use std::{
+    ops::{Deref, DerefMut},
     path::Path,
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
 };
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
@@ -49,6 +50,52 @@ impl From<Output> for Run {
             stdout: String::from_utf8(output.stdout).unwrap(),
             stderr: String::from_utf8(output.stderr).unwrap(),
         }
+    }
+}
+
+/// A process that does not outlive its test, whichever way that ends. What it says is kept for the test to read.
+pub struct Process(Child);
+
+impl Process {
+    pub fn start(command: &mut Command) -> Self {
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(piped.spawn().unwrap())
+    }
+
+    /// By the shell, which has it built in: the program of that name is not on every machine.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    /// Waits for its end; for one that says little.
+    pub fn ended(mut self) -> Run {
+        let stdout = std::io::read_to_string(self.stdout.take().unwrap()).unwrap();
+        let stderr = std::io::read_to_string(self.stderr.take().unwrap()).unwrap();
+        let code = self.wait().unwrap().code();
+        Run { code, stdout, stderr }
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended already is no failure.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
