@@ -1,0 +1,91 @@
+//! The list of keys, the page about it, the example and the defaults say the same.
+
+use std::collections::BTreeSet;
+
+use super::{
+    super::{
+        keys::{self, KEYS, Key},
+        value::Source,
+    },
+    *,
+};
+
+const PAGE: &str = include_str!("../../../../../docs/configuration.md");
+
+/// What the page says of a key.
+fn row(key: &Key) -> String {
+    let default = match key.default {
+        "" => key.unset.to_owned(),
+        written => format!("`{written}`"),
+    };
+    let change = if key.live { "at once" } else { "restart" };
+    format!("| `{}` | {default} | {change} | {} |", key.path, key.meaning)
+}
+
+#[test]
+fn the_page_lists_every_key_and_no_other() {
+    let rows: Vec<_> = KEYS.iter().map(row).collect();
+    let listed = |line: &&str| line.starts_with("| `") && line.matches(" | ").count() == 3;
+    let page: Vec<_> = PAGE.lines().filter(listed).collect();
+    assert_eq!(page, rows, "the table should be:\n{}\n", rows.join("\n"));
+}
+
+#[test]
+fn keys_are_sound() {
+    let paths: BTreeSet<_> = KEYS.iter().map(|key| key.path).collect();
+    assert_eq!(paths.len(), KEYS.len());
+    for key in KEYS {
+        assert!(key.default.is_empty() != key.unset.is_empty(), "{}", key.path);
+        let default = key.kind.take_text(key.default.trim_matches('"'));
+        assert!(key.default.is_empty() || default.is_ok(), "{}: {default:?}", key.path);
+        assert_eq!(keys::find(key.section(), key.name()), Some(key));
+    }
+}
+
+/// Defaults that are there are in force when nobody says anything.
+#[test]
+fn every_default_is_in_force() {
+    let loaded = read(&route("")).unwrap();
+    for key in KEYS
+        .iter()
+        .filter(|key| !key.default.is_empty() && key.path != "route.headers")
+    {
+        let setting = loaded
+            .settings
+            .iter()
+            .find(|setting| setting.key == key)
+            .unwrap_or_else(|| panic!("{}", key.path));
+        assert_eq!(
+            (setting.value.toml().as_str(), &setting.source),
+            (key.default, &Source::Default),
+            "{}",
+            key.path
+        );
+    }
+}
+
+#[test]
+fn the_example_is_sound_and_has_every_key() {
+    let loaded = read(EXAMPLE).unwrap_or_else(|problems| panic!("{}", told(&problems)));
+    assert_eq!((loaded.config.routes.len(), loaded.warnings.len()), (2, 0));
+    let words: BTreeSet<_> = EXAMPLE
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .collect();
+    for key in KEYS {
+        assert!(
+            words.contains(key.name()),
+            "{} is not in posthouse.example.toml",
+            key.path
+        );
+    }
+    // Where it says that a value is the default, it is.
+    let own = ["retention.ended_days", "tenants.weights", "tenants.caps"];
+    for setting in loaded
+        .settings
+        .iter()
+        .filter(|setting| !setting.section.starts_with("route"))
+    {
+        let is_default = setting.value.toml() == setting.key.default;
+        assert!(is_default || own.contains(&setting.key.path), "{}", setting.key.path);
+    }
+}

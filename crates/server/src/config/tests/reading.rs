@@ -1,0 +1,71 @@
+//! What a sound file means.
+
+use posthouse::{Backoff, RetryPolicy};
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn nothing_is_the_defaults() {
+    let config = sound("");
+    assert_eq!(config.stores.len(), 1);
+    assert_eq!(config.stores[0].url.expose(), "sqlite://posthouse.db");
+    assert_eq!(config.outbox.retry, RetryPolicy::default());
+    assert_eq!(config.outbox.limits, posthouse::Limits::default());
+    assert_eq!((config.outbox.batch, config.outbox.concurrency), (50, 64));
+    assert_eq!(config.outbox.lease, Duration::from_secs(15));
+    assert_eq!(config.outbox.grace, Duration::from_secs(25));
+    assert_eq!(
+        (config.retention.ended, config.retention.dedupe),
+        (None, Some(Duration::from_secs(7 * 86_400)))
+    );
+    assert!(config.admin.bind.is_some_and(|address| address.ip().is_loopback()));
+    assert!(config.routes.is_empty() && config.explicit.http.is_empty() && config.breaker.enabled);
+}
+
+/// The sample of the specification, but for what later parts bring.
+#[test]
+fn a_route_is_read_whole() {
+    let text = route(
+        "retry = { max_attempts = 6, table_s = [5, 10, 0.5] }\ntimeout_ms = 2500\nconcurrency = 8\nrate = \"100/s\"\non_dead = \"block\"\n\
+         headers = { x-a = \"1\" }\nreject = [404]\nreuse_receipts = true\nbreaker = { failures = 2 }\nallow = [\"10.0.0.0/8\"]",
+    );
+    let config = sound(&format!("[breaker]\nopen_ms = 7\n{text}"));
+    let route = &config.routes[0];
+    assert_eq!(
+        (route.topic.as_str(), route.name.as_str()),
+        ("a.*", "https://a.example#d26afada")
+    );
+    assert_eq!(route.retry.max_attempts, 6);
+    assert_eq!(
+        route.retry.backoff,
+        Backoff::Table([5000, 10_000, 500].map(Duration::from_millis).into())
+    );
+    assert_eq!((route.timeout, route.concurrency), (Duration::from_millis(2500), 8));
+    assert_eq!(route.rate.map(|rate| rate.to_string()).as_deref(), Some("100/s"));
+    assert_eq!(route.on_dead, Some(posthouse::OnDead::Block));
+    assert_eq!((route.reject.as_slice(), route.reuse_receipts), (&[404][..], true));
+    assert_eq!(
+        (route.breaker.failures, route.breaker.open),
+        (2, Duration::from_millis(7))
+    );
+    assert_eq!((route.headers.len(), route.allow.len(), route.secrets.len()), (1, 1, 0));
+}
+
+#[test]
+fn a_route_inherits_what_it_does_not_say() {
+    let text = format!(
+        "[outbox]\nmax_attempts = 3\nbackoff.base_ms = 7\n{}",
+        route("retry.cap_ms = 900")
+    );
+    let retry = sound(&text).routes.remove(0).retry;
+    let Backoff::Exponential { base, cap, .. } = retry.backoff else {
+        panic!("a curve")
+    };
+    assert_eq!(
+        (retry.max_attempts, base, cap),
+        (3, Duration::from_millis(7), Duration::from_millis(900))
+    );
+    let table = sound(&format!("[outbox]\nbackoff.table_s = [4]\n{}", route("")));
+    assert_eq!(table.routes[0].retry, table.outbox.retry);
+}
