@@ -7,8 +7,10 @@ use std::{future::Future, pin::Pin};
 
 use crate::Fixture;
 
+pub mod audit;
 pub mod blocking;
 pub mod claim;
+pub mod counts;
 pub mod crew;
 pub mod dedupe;
 pub mod enqueue;
@@ -16,11 +18,12 @@ pub mod explain;
 pub mod invariants;
 pub mod keys;
 pub mod lease;
+pub mod lists;
 pub mod operator;
-pub mod oversight;
 pub mod producers;
 pub mod races;
 pub mod receipts;
+pub mod relays;
 pub mod runs;
 pub mod sessions;
 pub mod settle;
@@ -209,7 +212,7 @@ macro_rules! __cases {
                 a_list_has_a_limit_of_its_own
                 a_view_tells_the_message_whole
             }
-            oversight {
+            counts {
                 an_empty_store_counts_nothing
                 a_message_is_counted_where_it_stands
                 messages_in_every_state_are_counted
@@ -218,6 +221,8 @@ macro_rules! __cases {
                 blocked_keys_are_counted
                 counts_tell_the_oldest_due
                 the_oldest_due_may_be_behind_another
+            }
+            lists {
                 a_list_by_state
                 a_list_by_reason
                 a_list_by_code
@@ -225,6 +230,8 @@ macro_rules! __cases {
                 a_list_by_everything
                 every_list_is_paged_without_gaps
                 a_list_can_be_worked_off
+            }
+            relays {
                 a_relay_tells_of_itself
                 relays_are_listed_by_name
                 a_silent_relay_is_not_live
@@ -236,6 +243,8 @@ macro_rules! __cases {
                 a_senseless_pause_is_refused
                 any_reason_of_a_pause_can_be_recorded
                 destinations_are_told
+            }
+            audit {
                 the_audit_by_actor_and_action
                 the_audit_is_paged_without_gaps
                 the_audit_has_a_limit_of_its_own
