@@ -352,14 +352,15 @@ async fn a_lost_connection_at_the_commit_is_resolved() {
         let at = format!("{}:{}", options.get_host(), options.get_port())
             .parse()
             .unwrap();
-        let proxy = Proxy::start(at, "COMMIT", lost, 1).await.unwrap();
+        let proxy = Proxy::before(at).await;
+        proxy.lose("COMMIT", lost, 1);
         let options = options.host("127.0.0.1").port(proxy.address.port());
         let pool = PgPool::connect_with(options).await.unwrap();
         shop.put([usage("nothing")]).await;
         let relay = Running::start(shop.relay("one", 10 * SECOND, with_sqlx_on_postgres(&shop.url, pool)));
         shop.until_done().await;
         relay.stop().await;
-        assert_eq!(proxy.made(), 1);
+        assert_eq!(proxy.lost(), 1);
         shop.assert_one_effect_each().await;
         let message = shop.messages().await.remove(0);
         assert_eq!(shop.attempts(&message).await.len(), attempts, "{lost:?}");

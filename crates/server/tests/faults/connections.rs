@@ -9,7 +9,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-use super::{On, Told, World, gate::Gate, receiver::Then, wait};
+use super::{On, Told, World, receiver::Then, wait};
 use crate::support::Place;
 
 fn address(url: &str) -> SocketAddr {
@@ -26,8 +26,8 @@ fn by(world: &World, through: SocketAddr) -> Option<String> {
 /// A connection is cut whenever the relay says a word: before the server hears it, or before the relay hears the answer.
 fn cut(word: &str, lost: Lost) {
     let world = World::new(On::Postgres);
-    let proxy = Proxy::start(address(&world.place.url), word, lost, 4);
-    let proxy = world.block(proxy).unwrap();
+    let proxy = world.block(Proxy::before(address(&world.place.url)));
+    proxy.lose(word, lost, 4);
     let told = Told {
         store: by(&world, proxy.address),
         // What is settled is asked for again while its lease holds, however slow this machine is; a claim whose answer was lost must
@@ -38,10 +38,10 @@ fn cut(word: &str, lost: Lost) {
     let ids = world.enqueue(24);
     let mut relay = world.relay(&told);
     wait("it was cut and went on", || {
-        proxy.made() == 4 || ids.iter().all(|id| world.view(*id).state == posthouse::State::Done)
+        proxy.lost() == 4 || ids.iter().all(|id| world.view(*id).state == posthouse::State::Done)
     });
     world.ended(&ids);
-    assert!(proxy.made() > 0, "nothing was cut");
+    assert!(proxy.lost() > 0, "nothing was cut");
     relay.stop();
     world.judge(&ids);
     if word == ".settle" {
@@ -75,7 +75,7 @@ fn a_settlement_whose_answer_is_lost() {
 #[test]
 fn a_store_that_falls_silent() {
     let world = World::new(On::Postgres);
-    let gate = world.block(Gate::before(address(&world.place.url)));
+    let gate = world.block(Proxy::before(address(&world.place.url)));
     let told = Told {
         store: by(&world, gate.address),
         ..Told::new("relay")
@@ -101,7 +101,7 @@ fn a_store_that_falls_silent() {
 #[test]
 fn a_store_that_is_slow() {
     let world = World::new(On::Postgres);
-    let gate = world.block(Gate::before(address(&world.place.url)));
+    let gate = world.block(Proxy::before(address(&world.place.url)));
     gate.delay(Duration::from_millis(40));
     let told = Told {
         lease_ms: 10_000,
@@ -121,7 +121,7 @@ fn a_store_that_is_slow() {
 fn connections_that_are_cut_over_and_over() {
     let world = World::new(On::Postgres);
     world.receiver.does(|_| Then::After(Duration::from_millis(30)));
-    let gate = world.block(Gate::before(address(&world.place.url)));
+    let gate = world.block(Proxy::before(address(&world.place.url)));
     let told = Told {
         store: by(&world, gate.address),
         ..Told::new("relay")
@@ -196,7 +196,7 @@ fn a_server_that_is_restarted() {
     let mut server = Server::new();
     let world = World::at(Place::elsewhere(server.url.clone()));
     world.receiver.does(|_| Then::After(Duration::from_millis(30)));
-    let gate = world.block(Gate::before(address(&server.url)));
+    let gate = world.block(Proxy::before(address(&server.url)));
     let told = Told {
         store: by(&world, gate.address),
         ..Told::new("relay")

@@ -6,7 +6,6 @@
 mod answers;
 mod changes;
 mod connections;
-mod gate;
 #[cfg(feature = "failpoints")]
 mod kills;
 mod processes;
