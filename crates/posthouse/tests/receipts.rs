@@ -3,17 +3,16 @@
 
 use async_trait::async_trait;
 use posthouse::{
-    Admin, AttemptOutcome, Capabilities, Claim, Claimed, Conflict, Delivery, Effect, Error, Fate, Lease, Message,
-    Outcome, Pause, Receipt, Relay, Renewal, RetryPolicy, Settlement, State, Store, Verdict, Wake, presence,
+    Admin, AttemptOutcome, Delivery, Error, Message, Outcome, Relay, RetryPolicy, State, Store,
     relay::{Destination, local_delivery},
 };
-use posthouse_testkit::Memory;
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use posthouse_testkit::{
+    Memory, Wrapped,
+    wrapped::{Call, Hook, Reply},
+};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use crate::relay::{Running, SECOND, all, evidence, numbered, put, states, store, until, until_all};
@@ -43,70 +42,37 @@ impl Archive {
     }
 }
 
-/// A store that counts how often it is asked for receipts, and fails so often first.
+/// Counts how often a store is asked for receipts, and fails so often first.
 struct Counting {
-    store: Memory,
     asked: AtomicUsize,
     fails: AtomicUsize,
 }
 
 impl Counting {
-    fn new(store: &Memory, fails: usize) -> Arc<Self> {
-        Arc::new(Self {
-            store: store.clone(),
+    fn before(store: &Memory, fails: usize) -> Arc<Wrapped<Self>> {
+        let counting = Self {
             asked: AtomicUsize::new(0),
             fails: AtomicUsize::new(fails),
-        })
+        };
+        Arc::new(Wrapped::new(Arc::new(store.clone()), counting))
     }
 }
 
 #[async_trait]
-impl Store for Counting {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
-        self.store.claim(claim).await
-    }
-    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
-        self.store.renew(leases, lease).await
-    }
-    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
-        self.store.settle(batch).await
-    }
-    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let fails = |left: usize| left.checked_sub(1);
-        match self.fails.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails) {
-            Ok(_) => Err(Error::Timeout("no answer".into())),
-            Err(_) => self.store.earlier_receipts(effects).await,
+impl Hook for Counting {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        if matches!(call, Call::EarlierReceipts(_)) {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let fails = |left: usize| left.checked_sub(1);
+            if self
+                .fails
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails)
+                .is_ok()
+            {
+                return Err(Error::Timeout("no answer".into()));
+            }
         }
-    }
-    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
-        self.store.fates(leases).await
-    }
-
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        self.store.gone(destination, worker, reason).await
-    }
-
-    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
-        self.store.expired(after, limit).await
-    }
-    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
-        self.store.record_conflict(lease, worker).await
-    }
-    async fn heartbeat(&self, relay: &presence::Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
-        self.store.heartbeat(relay, ttl).await
-    }
-    async fn leave(&self, relay: &str) -> Result<(), Error> {
-        self.store.leave(relay).await
-    }
-    async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
-        self.store.asleep(worker, at_most).await
-    }
-    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
-        self.store.wake(worker, at_most).await
+        call.to(store).await
     }
 }
 
@@ -165,12 +131,12 @@ async fn another_destination_is_sent_to() {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_ask_pays_nothing_and_gets_nothing() {
     let (store, archive) = (store(), Archive::default());
-    let counting = Counting::new(&store, 0);
+    let counting = Counting::before(&store, 0);
     let relay = Running::start(Relay::builder(counting.clone()).route("*", archive.destination("archive")));
     done(&store, numbered(1)).await;
     done(&store, numbered(1)).await;
     relay.stop().await;
-    assert_eq!((archive.asked(), counting.asked.load(Ordering::SeqCst)), (2, 0));
+    assert_eq!((archive.asked(), counting.hook.asked.load(Ordering::SeqCst)), (2, 0));
     assert!(!store.dump().contains("receipt ["), "{}", store.dump());
 }
 
@@ -223,12 +189,12 @@ async fn twins_in_flight_both_go_out_but_not_those_of_one_key() {
 #[tokio::test(start_paused = true)]
 async fn while_the_store_does_not_say_nothing_is_sent() {
     let (store, archive) = (store(), Archive::default());
-    let counting = Counting::new(&store, 3);
+    let counting = Counting::before(&store, 3);
     let relay =
         Running::start(Relay::builder(counting.clone()).route("*", archive.destination("archive").reuse_receipts()));
     done(&store, numbered(1)).await;
     relay.stop().await;
-    assert_eq!((archive.asked(), counting.asked.load(Ordering::SeqCst)), (1, 4));
+    assert_eq!((archive.asked(), counting.hook.asked.load(Ordering::SeqCst)), (1, 4));
     let attempts = evidence(&store, 0).await;
     assert_eq!((attempts.len(), attempts[0].attempt), (1, 1));
 }

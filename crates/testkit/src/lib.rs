@@ -13,6 +13,8 @@ pub mod proxy;
 pub mod samples;
 pub mod simulation;
 pub mod suite;
+pub mod wrapped;
 
 pub use fixture::{Caller, Fixture};
 pub use memory::{Flaw, Memory, MemoryFixture};
+pub use wrapped::Wrapped;

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use posthouse::{Admin, Filter, MessageId, Relay, RetryPolicy, State, Store, relay::Destination as To};
 use posthouse_core::{Claimed, retry::Backoff};
 use posthouse_testkit::{
-    Flaw, Memory, memory,
+    Flaw, Memory, Wrapped, memory,
     simulation::{Destination, Fact, Fate, Faulty, Gate, History, Liar, Lie, Sky, Terms, Weather, Who, Wire},
 };
 use std::{
@@ -203,18 +203,12 @@ impl World {
         let (terms, under_way) = (self.relays[at].terms.clone(), Arc::new(AtomicUsize::new(0)));
         let mut store: Arc<dyn Store> = Arc::new(self.memory.clone());
         if let Some(lie) = self.planted.lie {
-            store = Arc::new(Liar::new(store, lie, self.chance.u64(..), self.granted.clone()));
+            let liar = Liar::new(lie, self.chance.u64(..), self.granted.clone());
+            store = Arc::new(Wrapped::new(store, liar));
         }
         let seed = self.chance.u64(..);
-        let line = Faulty::new(
-            store,
-            who,
-            gate.clone(),
-            self.weather.clone(),
-            self.history.clone(),
-            seed,
-        );
-        let mut relay = Relay::builder(Arc::new(line))
+        let line = Faulty::new(who, gate.clone(), self.weather.clone(), self.history.clone(), seed);
+        let mut relay = Relay::builder(Arc::new(Wrapped::new(store, line)))
             .name(&*terms.name)
             .lease(terms.lease)
             .batch(terms.batch)

@@ -2,12 +2,8 @@
 
 use async_trait::async_trait;
 use fastrand::Rng;
-use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement,
-    Store, Verdict, Wake,
-};
+use posthouse_core::{Claimed, Error, Renewal, Store, Verdict, Wake};
 use std::{
-    future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,12 +12,12 @@ use super::{
     Fact, Fault, Gate, History, Sky, Weather, Who,
     history::{Ended, Grant},
 };
+use crate::wrapped::{Call, Hook, Reply};
 
-/// Any store, behind a line that loses, delays and repeats nothing but answers; what the store did is written into the history.
+/// A line that loses, delays and repeats nothing but answers, before any store; what the store did is written into the history.
 ///
 /// A call that its caller gives up is not unsaid: what is on its way is done.
 pub struct Faulty {
-    inner: Arc<dyn Store>,
     who: Who,
     gate: Gate,
     weather: Weather,
@@ -30,11 +26,10 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// The store as `who` sees it.
-    pub fn new(inner: Arc<dyn Store>, who: Who, gate: Gate, weather: Weather, history: History, seed: u64) -> Self {
+    /// The line of `who`.
+    pub fn new(who: Who, gate: Gate, weather: Weather, history: History, seed: u64) -> Self {
         let chance = Mutex::new(Rng::with_seed(seed));
         Self {
-            inner,
             who,
             gate,
             weather,
@@ -43,16 +38,8 @@ impl Faulty {
         }
     }
 
-    /// One call; `run` is told whether its answer will be heard, within this long at the latest.
-    async fn call<T, F>(
-        &self,
-        verb: &'static str,
-        run: impl FnOnce(Arc<dyn Store>, Heard) -> F + Send + 'static,
-    ) -> Result<T, Error>
-    where
-        F: Future<Output = Result<T, Error>> + Send + 'static,
-        T: Send + 'static,
-    {
+    /// One call, of which the caller hears or not.
+    async fn ask(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
         let asked = self.history.now();
         self.gate.pass().await;
         let course = self
@@ -60,7 +47,7 @@ impl Faulty {
             .course(&mut self.chance.lock().unwrap_or_else(PoisonError::into_inner));
         let (fault, took) = (course.fault, course.before + course.after);
         if fault != Fault::None {
-            let (who, until) = (self.who, self.history.now() + took);
+            let (who, verb, until) = (self.who, call.verb(), self.history.now() + took);
             self.history.add(Fact::Fault {
                 who,
                 verb,
@@ -69,22 +56,20 @@ impl Faulty {
             });
         }
         let lost = matches!(fault, Fault::Unknown | Fault::HangUnknown);
-        let (inner, heard) = (
-            self.inner.clone(),
-            Heard {
-                ever: !lost,
-                took,
-                asked,
-                at: self.history.now() + took,
-            },
-        );
+        let heard = Heard {
+            ever: !lost,
+            took,
+            asked,
+            at: self.history.now() + took,
+        };
+        let (store, who, history) = (store.clone(), self.who, self.history.clone());
         let doing = async move {
             wait(course.before).await;
             match fault {
                 Fault::Unreachable => Err(Error::Unavailable("the line is cut".into())),
                 Fault::Contention => Err(Error::Contention("somebody was faster".into())),
                 Fault::Hang => Err(Error::Timeout("no answer".into())),
-                _ => run(inner, heard).await,
+                _ => told(call, &store, who, heard, &history).await,
             }
         };
         let answer = if took.is_zero() {
@@ -103,8 +88,37 @@ impl Faulty {
         }
     }
 
+    /// It is a hint, so a fault of it is no fault.
+    async fn wake(&self, call: Call, at_most: Duration, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        self.gate.pass().await;
+        let answer = match (self.weather.sky(), self.roll(20)) {
+            (Sky::Deaf, _) | (Sky::Storm, 0..4) => {
+                wait(at_most).await;
+                Ok(Reply::Woken(Wake::Elapsed))
+            }
+            (Sky::Storm, 4) => {
+                wait(at_most / 3).await;
+                Ok(Reply::Woken(Wake::Rung))
+            }
+            (Sky::Storm, 5) | (Sky::Outage, _) => Err(Error::Unavailable("the line is cut".into())),
+            _ => call.to(store).await,
+        };
+        self.gate.pass().await;
+        answer
+    }
+
     fn roll(&self, most: u64) -> u64 {
         self.chance.lock().unwrap_or_else(PoisonError::into_inner).u64(0..most)
+    }
+}
+
+#[async_trait]
+impl Hook for Faulty {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        match call {
+            Call::Wake(_, at_most) => self.wake(call, at_most, store).await,
+            call => self.ask(call, store).await,
+        }
     }
 }
 
@@ -123,59 +137,38 @@ async fn wait(time: Duration) {
     }
 }
 
-#[async_trait]
-impl Store for Faulty {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+/// Asks the store, and writes down what it did.
+async fn told(call: Call, store: &Arc<dyn Store>, who: Who, heard: Heard, history: &History) -> Result<Reply, Error> {
+    if let Call::RecordConflict(lease, _) = &call {
+        history.add(Fact::Conflict(who, lease.id));
     }
-
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
-        let (claim, who, history) = (claim.clone(), self.who, self.history.clone());
-        self.call("claim", move |store, heard| async move {
-            let claimed = store.claim(&claim).await?;
+    let reply = call.to(store).await?;
+    match (call, &reply) {
+        (Call::Claim(claim), Reply::Claimed(claimed)) if !claimed.is_empty() => {
             let grant = |one: &Claimed| Grant {
                 lease: one.lease.clone(),
                 heard: heard.ever,
             };
-            let granted: Vec<_> = claimed.iter().map(grant).collect();
-            if !granted.is_empty() {
-                history.add(Fact::Claimed {
-                    who,
-                    batch: claim.batch,
-                    lease: claim.lease,
-                    asked: heard.asked,
-                    granted,
-                });
-            }
-            Ok(claimed)
-        })
-        .await
-    }
-
-    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
-        let (leases, who, history) = (leases.to_vec(), self.who, self.history.clone());
-        self.call("renew", move |store, heard| async move {
-            let answers = store.renew(&leases, lease).await?;
+            history.add(Fact::Claimed {
+                who,
+                batch: claim.batch,
+                lease: claim.lease,
+                asked: heard.asked,
+                granted: claimed.iter().map(grant).collect(),
+            });
+        }
+        (Call::Renew(leases, lease), Reply::Renewals(answers)) => {
             // Who renews does not wait for longer than a third.
             let in_time = heard.ever && heard.took < lease / 3;
-            let (asked, heard) = (heard.asked, in_time.then_some(heard.at));
-            let pairs = leases.into_iter().zip(answers.iter().copied()).collect();
             history.add(Fact::Renewed {
                 who,
                 lease,
-                asked,
-                answers: pairs,
-                heard,
+                asked: heard.asked,
+                answers: leases.into_iter().zip(answers.iter().copied()).collect(),
+                heard: in_time.then_some(heard.at),
             });
-            Ok(answers)
-        })
-        .await
-    }
-
-    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
-        let (batch, who, history) = (batch.to_vec(), self.who, self.history.clone());
-        self.call("settle", move |store, _| async move {
-            let verdicts = store.settle(&batch).await?;
+        }
+        (Call::Settle(batch), Reply::Verdicts(verdicts)) => {
             let ended = |verdict: &Verdict| match verdict {
                 Verdict::Settled => Ended::Settled,
                 Verdict::LeaseLost => Ended::Lost,
@@ -183,91 +176,10 @@ impl Store for Faulty {
             };
             let batch = batch.into_iter().zip(verdicts.iter().map(ended)).collect();
             history.add(Fact::Settled { who, batch });
-            Ok(verdicts)
-        })
-        .await
+        }
+        _ => {}
     }
-
-    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
-        let leases = leases.to_vec();
-        self.call("fates", move |store, _| async move { store.fates(&leases).await })
-            .await
-    }
-
-    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
-        let effects = effects.to_vec();
-        self.call("earlier_receipts", move |store, _| async move {
-            store.earlier_receipts(&effects).await
-        })
-        .await
-    }
-
-    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
-        self.call(
-            "expired",
-            move |store, _| async move { store.expired(after, limit).await },
-        )
-        .await
-    }
-
-    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
-        let (lease, worker, who, history) = (lease.clone(), worker.to_owned(), self.who, self.history.clone());
-        self.call("record_conflict", move |store, _| async move {
-            history.add(Fact::Conflict(who, lease.id));
-            store.record_conflict(&lease, &worker).await
-        })
-        .await
-    }
-
-    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
-        let relay = relay.clone();
-        self.call("heartbeat", move |store, _| async move {
-            store.heartbeat(&relay, ttl).await
-        })
-        .await
-    }
-
-    async fn leave(&self, relay: &str) -> Result<(), Error> {
-        let relay = relay.to_owned();
-        self.call("leave", move |store, _| async move { store.leave(&relay).await })
-            .await
-    }
-
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        let (destination, worker, reason) = (destination.to_owned(), worker.to_owned(), reason.to_owned());
-        self.call("gone", move |store, _| async move {
-            store.gone(&destination, &worker, &reason).await
-        })
-        .await
-    }
-
-    async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
-        let worker = worker.to_owned();
-        self.call(
-            "asleep",
-            move |store, _| async move { store.asleep(&worker, at_most).await },
-        )
-        .await
-    }
-
-    /// It is a hint, so a fault of it is no fault.
-    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
-        self.gate.pass().await;
-        let answer = match (self.weather.sky(), self.roll(20)) {
-            (Sky::Deaf, _) | (Sky::Storm, 0..4) => {
-                wait(at_most).await;
-                Ok(Wake::Elapsed)
-            }
-            (Sky::Storm, 4) => {
-                wait(at_most / 3).await;
-                Ok(Wake::Rung)
-            }
-            (Sky::Storm, 5) | (Sky::Outage, _) => Err(Error::Unavailable("the line is cut".into())),
-            _ => self.inner.wake(worker, at_most).await,
-        };
-        self.gate.pass().await;
-        answer
-    }
+    Ok(reply)
 }
 
 /// A mistake to be planted between a store and its users.
@@ -281,9 +193,8 @@ pub enum Lie {
     GrantsTwice,
 }
 
-/// A store that lies.
+/// What makes a store lie.
 pub struct Liar {
-    inner: Arc<dyn Store>,
     lie: Lie,
     chance: Mutex<Rng>,
     /// What was granted last, to whomever.
@@ -292,89 +203,42 @@ pub struct Liar {
 
 impl Liar {
     /// One that lies so; liars of one store share what was `granted`.
-    pub fn new(inner: Arc<dyn Store>, lie: Lie, seed: u64, granted: Arc<Mutex<Vec<Claimed>>>) -> Self {
+    pub fn new(lie: Lie, seed: u64, granted: Arc<Mutex<Vec<Claimed>>>) -> Self {
         let chance = Mutex::new(Rng::with_seed(seed));
-        Self {
-            inner,
-            lie,
-            chance,
-            granted,
-        }
+        Self { lie, chance, granted }
     }
 
     fn lies(&self, lie: Lie) -> bool {
         self.lie == lie && self.chance.lock().unwrap_or_else(PoisonError::into_inner).u8(0..6) == 0
     }
-}
 
-#[async_trait]
-impl Store for Liar {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
-        let mut claimed = self.inner.claim(claim).await?;
-        if self.lie != Lie::GrantsTwice {
-            return Ok(claimed);
-        }
-        let lies = self.lies(Lie::GrantsTwice) && claimed.len() < claim.batch as usize;
+    fn grant(&self, mut claimed: Vec<Claimed>, batch: u32) -> Vec<Claimed> {
+        let lies = self.lies(Lie::GrantsTwice) && claimed.len() < batch as usize;
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         if lies {
             claimed.extend(granted.pop());
         } else if !claimed.is_empty() {
             granted.clone_from(&claimed);
         }
-        Ok(claimed)
+        claimed
     }
+}
 
-    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
-        if self.lie == Lie::RenewsNothing {
-            return Ok(vec![Renewal::Renewed; leases.len()]);
+#[async_trait]
+impl Hook for Liar {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        match call {
+            Call::Claim(claim) if self.lie == Lie::GrantsTwice => {
+                let claimed = store.claim(&claim).await?;
+                Ok(Reply::Claimed(self.grant(claimed, claim.batch)))
+            }
+            Call::Renew(leases, _) if self.lie == Lie::RenewsNothing => {
+                Ok(Reply::Renewals(vec![Renewal::Renewed; leases.len()]))
+            }
+            Call::Settle(batch) if self.lies(Lie::SettlesNothing) => {
+                Ok(Reply::Verdicts(batch.iter().map(|_| Verdict::Settled).collect()))
+            }
+            call => call.to(store).await,
         }
-        self.inner.renew(leases, lease).await
-    }
-
-    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
-        if self.lies(Lie::SettlesNothing) {
-            return Ok(batch.iter().map(|_| Verdict::Settled).collect());
-        }
-        self.inner.settle(batch).await
-    }
-
-    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
-        self.inner.fates(leases).await
-    }
-
-    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
-        self.inner.earlier_receipts(effects).await
-    }
-
-    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
-        self.inner.expired(after, limit).await
-    }
-
-    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
-        self.inner.record_conflict(lease, worker).await
-    }
-
-    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
-        self.inner.heartbeat(relay, ttl).await
-    }
-
-    async fn leave(&self, relay: &str) -> Result<(), Error> {
-        self.inner.leave(relay).await
-    }
-
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        self.inner.gone(destination, worker, reason).await
-    }
-
-    async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
-        self.inner.asleep(worker, at_most).await
-    }
-
-    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
-        self.inner.wake(worker, at_most).await
     }
 }

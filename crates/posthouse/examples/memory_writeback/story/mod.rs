@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::sleep;
 
 use place::{Frozen, HASTE, LEASE, MOST, Place, backoff, memory, must};
-use stumble::Stumbling;
+use stumble::stumbling;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -210,7 +210,7 @@ async fn database(place: &Place, say: &mut impl FnMut(String)) -> Result<(), Fai
         "\n7  The database stumbles (we make it): no connection for a claim, no answer in time to a settlement.".into(),
     );
     let before = [class::DB_ERROR, class::DB_TIMEOUT].map(log::told);
-    let worker = place.work("worker-c", Stumbling::new(place.any.store()));
+    let worker = place.work("worker-c", stumbling(place.any.store()));
     let ids = place.remember([memory("private", "all is well")]).await?;
     place.until(&ids, State::Done).await?;
     worker.stop().await?;

@@ -1,0 +1,184 @@
+//! A store around another: every verb passes one hook, which may look at it, answer it otherwise, or lose it.
+//!
+//! A new verb of [`Store`] is forwarded here, and nowhere else.
+
+use async_trait::async_trait;
+use posthouse_core::{
+    Capabilities, Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement,
+    Store, Verdict, Wake,
+};
+use std::{sync::Arc, time::Duration};
+
+/// What stands before a store.
+#[async_trait]
+pub trait Hook: Send + Sync {
+    /// Answers a call, in most cases with what `call.to(store)` says.
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error>;
+}
+
+/// A store behind a hook.
+pub struct Wrapped<H> {
+    /// What every call passes.
+    pub hook: H,
+    store: Arc<dyn Store>,
+}
+
+impl<H: Hook> Wrapped<H> {
+    /// This store, as it looks through the hook.
+    pub fn new(store: Arc<dyn Store>, hook: H) -> Self {
+        Self { hook, store }
+    }
+}
+
+/// A verb with what it was told, to be kept for as long as one likes.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the verbs and their arguments are explained in `Store`")]
+pub enum Call {
+    Claim(Claim),
+    Renew(Vec<Lease>, Duration),
+    Settle(Vec<Settlement>),
+    Fates(Vec<Lease>),
+    EarlierReceipts(Vec<Effect>),
+    Expired {
+        after: i64,
+        limit: u32,
+    },
+    RecordConflict(Lease, String),
+    Heartbeat(Relay, Duration),
+    Leave(String),
+    Gone {
+        destination: String,
+        worker: String,
+        reason: String,
+    },
+    Asleep(String, Duration),
+    Wake(String, Duration),
+}
+
+/// What a verb is answered with.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "they are explained in `Store`")]
+pub enum Reply {
+    Claimed(Vec<Claimed>),
+    Renewals(Vec<Renewal>),
+    Verdicts(Vec<Verdict>),
+    Fates(Vec<Fate>),
+    Receipts(Vec<Option<Receipt>>),
+    Leases(Vec<Lease>),
+    Conflict(Conflict),
+    Pauses(Vec<Pause>),
+    Done(()),
+    Woken(Wake),
+}
+
+impl Call {
+    /// The name of the verb.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Claim(_) => "claim",
+            Self::Renew(..) => "renew",
+            Self::Settle(_) => "settle",
+            Self::Fates(_) => "fates",
+            Self::EarlierReceipts(_) => "earlier_receipts",
+            Self::Expired { .. } => "expired",
+            Self::RecordConflict(..) => "record_conflict",
+            Self::Heartbeat(..) => "heartbeat",
+            Self::Leave(_) => "leave",
+            Self::Gone { .. } => "gone",
+            Self::Asleep(..) => "asleep",
+            Self::Wake(..) => "wake",
+        }
+    }
+
+    /// Asks a store.
+    pub async fn to(&self, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        match self {
+            Self::Claim(claim) => store.claim(claim).await.map(Reply::Claimed),
+            Self::Renew(leases, lease) => store.renew(leases, *lease).await.map(Reply::Renewals),
+            Self::Settle(batch) => store.settle(batch).await.map(Reply::Verdicts),
+            Self::Fates(leases) => store.fates(leases).await.map(Reply::Fates),
+            Self::EarlierReceipts(effects) => store.earlier_receipts(effects).await.map(Reply::Receipts),
+            Self::Expired { after, limit } => store.expired(*after, *limit).await.map(Reply::Leases),
+            Self::RecordConflict(lease, worker) => store.record_conflict(lease, worker).await.map(Reply::Conflict),
+            Self::Heartbeat(relay, ttl) => store.heartbeat(relay, *ttl).await.map(Reply::Pauses),
+            Self::Leave(relay) => store.leave(relay).await.map(Reply::Done),
+            Self::Gone {
+                destination,
+                worker,
+                reason,
+            } => store.gone(destination, worker, reason).await.map(Reply::Done),
+            Self::Asleep(worker, at_most) => store.asleep(worker, *at_most).await.map(Reply::Done),
+            Self::Wake(worker, at_most) => store.wake(worker, *at_most).await.map(Reply::Woken),
+        }
+    }
+}
+
+/// The hook's answer, of the kind that belongs to the verb.
+macro_rules! answer {
+    ($self:ident, $call:expr, $kind:ident) => {
+        match $self.hook.call($call, &$self.store).await? {
+            Reply::$kind(answer) => Ok(answer),
+            other => panic!("a hook answers another verb: {other:?}"),
+        }
+    };
+}
+
+#[async_trait]
+impl<H: Hook> Store for Wrapped<H> {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+        answer!(self, Call::Claim(claim.clone()), Claimed)
+    }
+
+    async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
+        answer!(self, Call::Renew(leases.to_vec(), lease), Renewals)
+    }
+
+    async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
+        answer!(self, Call::Settle(batch.to_vec()), Verdicts)
+    }
+
+    async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
+        answer!(self, Call::Fates(leases.to_vec()), Fates)
+    }
+
+    async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
+        answer!(self, Call::EarlierReceipts(effects.to_vec()), Receipts)
+    }
+
+    async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
+        answer!(self, Call::Expired { after, limit }, Leases)
+    }
+
+    async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
+        answer!(self, Call::RecordConflict(lease.clone(), worker.to_owned()), Conflict)
+    }
+
+    async fn heartbeat(&self, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
+        answer!(self, Call::Heartbeat(relay.clone(), ttl), Pauses)
+    }
+
+    async fn leave(&self, relay: &str) -> Result<(), Error> {
+        answer!(self, Call::Leave(relay.to_owned()), Done)
+    }
+
+    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
+        let call = Call::Gone {
+            destination: destination.to_owned(),
+            worker: worker.to_owned(),
+            reason: reason.to_owned(),
+        };
+        answer!(self, call, Done)
+    }
+
+    async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
+        answer!(self, Call::Asleep(worker.to_owned(), at_most), Done)
+    }
+
+    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
+        answer!(self, Call::Wake(worker.to_owned(), at_most), Woken)
+    }
+}
