@@ -58,7 +58,7 @@ pub use receipt::{Effect, Receipt};
 pub use retry::{Backoff, RetryPolicy};
 pub use schema::{Fit, Migration, RolePlan, SchemaVersion, Upgrade};
 pub use settlement::{Next, Settlement, Verdict};
-pub use store::{Capabilities, Durability, Store, Wake, repair};
+pub use store::{Capabilities, Durability, Look, Store, Wake, repair};
 pub use timestamp::Timestamp;
 pub use topic::TopicPattern;
 pub use transport::{Delivery, Outcome, Transport};

@@ -10,15 +10,20 @@ use crate::{
     Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement, Verdict,
 };
 
-/// How a relay takes and finishes work. No default bodies: a wrapper must say what it does with each.
+/// How a relay takes and finishes work. No default bodies but one, which is made of another: a wrapper must say what it does with each.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// What this store can and cannot promise.
     fn capabilities(&self) -> Capabilities;
 
-    /// Grants leases on free, due messages: oldest first, keys in order, tenants fairly, never more than asked.
-    /// The grant is committed when this returns.
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error>;
+    /// Grants leases on free, due messages: oldest first, keys in order, tenants fairly, never more than asked. The grant is committed
+    /// when this returns. A claim passes by the leases that run out, and tells of them if that costs it nothing.
+    async fn look(&self, claim: &Claim) -> Result<Look, Error>;
+
+    /// [`look`](Self::look), for the messages alone.
+    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+        Ok(self.look(claim).await?.granted)
+    }
 
     /// Moves the deadlines of leases that are still held to `lease` from now. One answer for each, in order.
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error>;
@@ -50,13 +55,22 @@ pub trait Store: Send + Sync {
     /// A destination said that it is gone for good: pauses it, as an operator would, in the name of `worker`.
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error>;
 
-    /// Says that `worker` is about to sleep, and for how long that holds. It must claim once more before it does, or it may miss what
-    /// came before; not if it says so again while it still holds.
+    /// Says that `worker` is about to sleep: it is rung for until a claim of its grants something, or until this time is up. It must claim
+    /// once more before it sleeps, or it may miss what came before; not if it says so again while it still holds.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
 
-    /// Sleeps until something may have come, at most this long. Once it was rung, `worker` is rung for no more until it says again
-    /// that it sleeps; if its time was up, it still is. A hint: it may wake for nothing, or not at all.
-    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error>;
+    /// Sleeps until something may have come for a worker that said that it sleeps, at most this long. A hint: it may wake for nothing,
+    /// or not at all. Nothing is lost if it is dropped while it waits.
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error>;
+}
+
+/// What a claim granted, and what it saw on the way.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// The messages, under their leases.
+    pub granted: Vec<Claimed>,
+    /// Whether there may be leases that have run out ([`Store::expired`]). `None`: it did not look.
+    pub ran_out: Option<bool>,
 }
 
 /// Why a sleeper woke.

@@ -1,6 +1,6 @@
 //! Granting leases.
 
-use posthouse_core::{Claim, Claimed, Error, LeaseToken};
+use posthouse_core::{Claim, Error, LeaseToken, Look};
 use std::{sync::MutexGuard, time::Instant};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -20,14 +20,18 @@ const WINDOWS: u32 = 8;
 /// The most looks of one claim. Each one after a look that was cut short goes further, because what was in the way is gone.
 const LOOKS: u32 = 64;
 
-/// What one look granted, and whether it was cut short by messages that lapsed.
+/// What one look granted, and what it saw.
+#[derive(Default)]
 struct Grants {
     messages: Vec<rows::Granted>,
+    /// It was cut short by messages that lapsed, or were put out of the way.
     truncated: bool,
+    /// Whether there may be leases that have run out, if it looked.
+    ran_out: Option<bool>,
 }
 
 impl Postgres {
-    pub(crate) async fn grant(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    pub(crate) async fn grant(&self, claim: &Claim) -> Result<Look, Error> {
         // An empty answer sends the relay to sleep, so it must not come from a part of the lanes, nor from before something that
         // was in the way.
         for look in 0..LOOKS {
@@ -42,10 +46,13 @@ impl Postgres {
                 self.remember(claim, &plan, &granted);
             }
             if !granted.messages.is_empty() || !(partial || granted.truncated) {
-                return Ok(granted.messages.into_iter().map(|r| r.claimed).collect());
+                return Ok(Look {
+                    ran_out: granted.ran_out,
+                    granted: granted.messages.into_iter().map(|r| r.claimed).collect(),
+                });
             }
         }
-        Ok(Vec::new())
+        Ok(Look::default())
     }
 
     fn remember(&self, claim: &Claim, plan: &Plan, granted: &Grants) {
@@ -119,14 +126,14 @@ impl Postgres {
             self.schema
         );
         let rows = self.query(&sql, args).await?;
-        let messages: Result<Vec<_>, _> = rows
-            .iter()
-            .filter_map(|row| rows::granted(row, token).transpose())
-            .collect();
-        let messages = messages?;
-        Ok(Grants {
-            truncated: rows.len() > messages.len(),
-            messages,
-        })
+        let mut grants = Grants::default();
+        for row in &rows {
+            match rows::granted(row, token)? {
+                rows::Grant::Message(message) => grants.messages.push(message),
+                rows::Grant::CutShort => grants.truncated = true,
+                rows::Grant::RanOut(any) => grants.ran_out = Some(any),
+            }
+        }
+        Ok(grants)
     }
 }

@@ -14,6 +14,15 @@ use uuid::Uuid;
 
 use crate::error::from_driver;
 
+/// A row of `grant_leases`.
+pub(crate) enum Grant {
+    Message(Granted),
+    /// The claim was cut short.
+    CutShort,
+    /// Whether there may be leases that have run out.
+    RanOut(bool),
+}
+
 /// A granted message and where it was.
 pub(crate) struct Granted {
     pub(crate) claimed: Claimed,
@@ -110,10 +119,10 @@ mod column {
     pub(super) const DESTINATION: usize = 20;
 }
 
-/// A row without a number is no message; it says that the claim was cut short.
-pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, Error> {
+/// A row without a number is no message; it says something of the claim.
+pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Grant, Error> {
     let Some(seq) = get(row, column::SEQ)? else {
-        return Ok(None);
+        return Ok(get::<Option<bool>>(row, column::BLOCKS)?.map_or(Grant::CutShort, Grant::RanOut));
     };
     let id = MessageId(get(row, column::ID)?);
     let epoch = u64::from(small(row, column::EPOCH)?);
@@ -158,7 +167,7 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
         delivery,
         deliver_within,
     };
-    Ok(Some(Granted {
+    Ok(Grant::Message(Granted {
         claimed,
         lane: get(row, column::LANE)?,
         pos: get(row, column::POS)?,

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
-    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Message,
+    Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Look, Message,
     Pause, Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Verdict, Wake, lease::check_lease,
     text::error_text,
 };
@@ -28,7 +28,7 @@ use crate::{
     lent::{Lent, heard, heard_within},
     rows, settle,
     tls::{self, Connector},
-    wake::Bell,
+    wake::{Bell, Line},
 };
 
 /// What a handle may be told.
@@ -306,14 +306,14 @@ impl Store for Postgres {
         }
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
         // A grant that comes after its lease would be of no use; before that it is.
-        let granted = heard_within(claim.lease, self.grant(claim)).await?;
-        if !granted.is_empty() {
+        let look = heard_within(claim.lease, self.grant(claim)).await?;
+        if !look.granted.is_empty() {
             self.wake_up(&claim.worker).await;
         }
-        Ok(granted)
+        Ok(look)
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
@@ -432,11 +432,11 @@ impl Store for Postgres {
         Ok(())
     }
 
-    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
-        let why = self.bell.wait(at_most).await;
-        if why == Wake::Rung {
-            self.wake_up(worker).await;
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+        match heard(self.bell.listen()).await? {
+            Line::Heard => Ok(self.bell.wait(at_most).await),
+            // Nobody heard what rang before.
+            Line::New => Ok(Wake::Rung),
         }
-        Ok(why)
     }
 }

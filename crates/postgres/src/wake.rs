@@ -25,16 +25,25 @@ pub(crate) struct Bell {
     tls: Connector,
     schema: Schema,
     rung: Arc<Notify>,
-    line: Mutex<Option<Line>>,
+    ear: Mutex<Option<Ear>>,
 }
 
 /// The listening connection and the task that reads it. Dropping it ends both.
-struct Line {
+struct Ear {
     client: Client,
     reader: JoinHandle<()>,
 }
 
-impl Drop for Line {
+/// The line to the database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Somebody has listened all the time.
+    Heard,
+    /// Somebody listens from now on.
+    New,
+}
+
+impl Drop for Ear {
     fn drop(&mut self) {
         self.reader.abort();
     }
@@ -49,7 +58,7 @@ impl Bell {
             tls,
             schema,
             rung: Arc::new(Notify::new()),
-            line: Mutex::new(None),
+            ear: Mutex::new(None),
         }
     }
 
@@ -72,10 +81,10 @@ impl Bell {
     }
 
     /// Makes sure that somebody listens.
-    pub(crate) async fn listen(&self) -> Result<(), Error> {
-        let mut line = self.line.lock().await;
-        if line.as_ref().is_some_and(|l| !l.client.is_closed()) {
-            return Ok(());
+    pub(crate) async fn listen(&self) -> Result<Line, Error> {
+        let mut ear = self.ear.lock().await;
+        if ear.as_ref().is_some_and(|ear| !ear.client.is_closed()) {
+            return Ok(Line::Heard);
         }
         let (client, mut connection) = self
             .config
@@ -97,8 +106,8 @@ impl Bell {
             .batch_execute(&format!("LISTEN {}", self.schema))
             .await
             .map_err(from_driver)?;
-        *line = Some(Line { client, reader });
-        Ok(())
+        *ear = Some(Ear { client, reader });
+        Ok(Line::New)
     }
 
     pub(crate) async fn wait(&self, at_most: Duration) -> Wake {

@@ -119,7 +119,7 @@ async fn sslmode_and_sslrootcert_are_honoured() {
     store.asleep("w", Duration::from_secs(60)).await.unwrap();
     let large = Message::bytes("t", "text/plain", vec![b'x'; 200_000]);
     store.enqueue_now(vec![large]).await.unwrap();
-    store.wake("w", Duration::from_secs(30)).await.unwrap();
+    store.wake(Duration::from_secs(30)).await.unwrap();
     let claimed = store.claim(&Claim::new("w", 1, Duration::from_secs(15))).await.unwrap();
     assert_eq!(claimed[0].delivery.payload.len(), 200_000);
     let done = Settlement::delivered(&claimed[0].lease, None);

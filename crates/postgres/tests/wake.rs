@@ -69,37 +69,60 @@ impl Drop for Listener {
     }
 }
 
-/// A commit rings the bell of a relay that said it sleeps.
+/// Who did not say that it sleeps is not rung for; nor is who was granted something since.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_wakes_a_sleeping_relay() {
-    let fx = PostgresFixture::new().await;
-    let store = fx.open().await;
-    let short = Duration::from_millis(10);
-    assert_eq!(store.wake("w1", short).await.unwrap(), Wake::Elapsed);
-    store.asleep("w1", LONG).await.unwrap();
-    let (rung, ()) = tokio::join!(store.wake("w1", LONG), enqueue(&fx));
-    assert_eq!(rung.unwrap(), Wake::Rung);
-}
-
-/// Awake again, by a ring or because its time was up, it is not rung for.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_woke_is_not_rung_for() {
+async fn nobody_is_rung_for_who_does_not_sleep() {
     let fx = PostgresFixture::new().await;
     let store = fx.open().await;
     let mut listener = Listener::new(&fx).await;
+    enqueue(&fx).await;
+    assert_eq!(listener.count().await, 0, "nobody sleeps");
     store.asleep("w1", LONG).await.unwrap();
     enqueue(&fx).await;
     assert_eq!(listener.count().await, 1);
-    assert_eq!(store.wake("w1", LONG).await.unwrap(), Wake::Rung);
+    assert_eq!(store.wake(LONG).await.unwrap(), Wake::Rung);
+    let claim = Claim::new("w1", 10, Duration::from_secs(15));
+    assert_eq!(store.claim(&claim).await.unwrap().len(), 2);
     assert_eq!(marks(&fx).await, "none");
     enqueue(&fx).await;
-    assert_eq!(listener.count().await, 0);
+    assert_eq!(listener.count().await, 0, "it has something to do");
+}
 
+/// A dead line rings for nobody: whoever sleeps is woken once, and looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_was_cut_is_opened_anew() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
     store.asleep("w1", LONG).await.unwrap();
-    // The listener's own ring may wake it before its time is up; that does not matter here.
-    store.wake("w1", Duration::from_millis(1)).await.unwrap();
+    let listeners = format!("pid <> pg_backend_pid() AND query = 'LISTEN {}'", fx.schema);
+    let cut = format!("SELECT count(pg_terminate_backend(pid, 10000))::text FROM pg_stat_activity WHERE {listeners}");
+    let (woken, cut) = tokio::join!(store.wake(LONG), fx.one(&cut));
+    assert_eq!((woken.unwrap(), &*cut), (Wake::Rung, "1"));
+    assert_eq!(
+        store.wake(LONG).await.unwrap(),
+        Wake::Rung,
+        "it may have missed something"
+    );
     enqueue(&fx).await;
-    assert_eq!(listener.count().await, 0);
+    assert_eq!(store.wake(LONG).await.unwrap(), Wake::Rung);
+}
+
+/// A claim that finds nothing says whether leases have run out: an idle relay asks nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_claim_says_whether_leases_ran_out() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    let claim = Claim::new("w1", 10, Duration::from_secs(15));
+    assert_eq!(store.look(&claim).await.unwrap().ran_out, Some(false));
+    enqueue(&fx).await;
+    let busy = store.look(&claim).await.unwrap();
+    assert_eq!(
+        (busy.granted.len(), busy.ran_out),
+        (1, None),
+        "a busy one is not kept up"
+    );
+    fx.advance(Duration::from_secs(15)).await;
+    assert_eq!(store.look(&claim).await.unwrap().ran_out, Some(true));
 }
 
 /// The claim between falling asleep and sleeping found something: the worker has better things to do than to sleep.
@@ -138,7 +161,7 @@ async fn workers_of_one_name_have_marks_of_their_own() {
     let (one, other) = (fx.open().await, fx.open().await);
     one.asleep("w", LONG).await.unwrap();
     other.asleep("w", LONG).await.unwrap();
-    one.wake("w", Duration::from_millis(1)).await.unwrap();
+    one.wake(Duration::from_millis(1)).await.unwrap();
     assert_eq!(marks(&fx).await, "w,w", "whose time was up sleeps on");
     enqueue(&fx).await;
     let claim = Claim::new("w", 10, Duration::from_secs(15));

@@ -14,6 +14,7 @@ mod relay;
 mod simulation;
 mod tenants;
 mod transactional;
+mod waking;
 #[cfg(feature = "http")]
 mod webhooks;
 mod writeback;

@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Capabilities, Claim, Claimed, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Message, Pause,
+    Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Look, Message, Pause,
     Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class, lease::check_lease,
     text::excerpt,
 };
@@ -208,15 +208,15 @@ impl Store for Sqlite {
         }
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
         let (claim, mut floors) = (claim.clone(), self.inner.floors().clone());
         let work = move |tx: &Connection| claim::claim(tx, &claim, &mut floors).map(|claimed| Some((claimed, floors)));
-        let Some((claimed, floors)) = self.write_if(claim::any, || None, work).await? else {
-            return Ok(Vec::new());
+        let Some((granted, floors)) = self.write_if(claim::any, || None, work).await? else {
+            return Ok(Look::default());
         };
         *self.inner.floors() = floors;
-        Ok(claimed)
+        Ok(Look { granted, ran_out: None })
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
@@ -292,7 +292,7 @@ impl Store for Sqlite {
         self.inner.watch.mark()
     }
 
-    async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
         self.inner.watch.wait(at_most).await
     }
 }

@@ -174,7 +174,7 @@ async fn a_commit_in_another_process_wakes_a_sleeper() {
     store.asleep("w", Duration::from_secs(1)).await.unwrap();
     assert!(store.claim(&claim).await.unwrap().is_empty());
     assert_eq!(
-        store.wake("w", Duration::from_millis(30)).await.unwrap(),
+        store.wake(Duration::from_millis(30)).await.unwrap(),
         Wake::Elapsed,
         "an empty claim wakes nobody"
     );
@@ -183,7 +183,7 @@ async fn a_commit_in_another_process_wakes_a_sleeper() {
     // Migrating again commits nothing, but opening a database may; only a message counts.
     while store.claim(&claim).await.unwrap().is_empty() {
         assert!(since.elapsed() < Duration::from_secs(20), "it was never found");
-        assert_eq!(store.wake("w", Duration::from_secs(20)).await.unwrap(), Wake::Rung);
+        assert_eq!(store.wake(Duration::from_secs(20)).await.unwrap(), Wake::Rung);
     }
     told(child);
 }

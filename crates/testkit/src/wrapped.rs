@@ -4,8 +4,8 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Capabilities, Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement,
-    Store, Verdict, Wake,
+    Capabilities, Claim, Conflict, Effect, Error, Fate, Lease, Look, Pause, Receipt, Relay, Renewal, Settlement, Store,
+    Verdict, Wake,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ impl<H: Hook> Wrapped<H> {
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the verbs and their arguments are explained in `Store`")]
 pub enum Call {
-    Claim(Claim),
+    Look(Claim),
     Renew(Vec<Lease>, Duration),
     Settle(Vec<Settlement>),
     Fates(Vec<Lease>),
@@ -52,14 +52,14 @@ pub enum Call {
         reason: String,
     },
     Asleep(String, Duration),
-    Wake(String, Duration),
+    Wake(Duration),
 }
 
 /// What a verb is answered with.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "they are explained in `Store`")]
 pub enum Reply {
-    Claimed(Vec<Claimed>),
+    Seen(Look),
     Renewals(Vec<Renewal>),
     Verdicts(Vec<Verdict>),
     Fates(Vec<Fate>),
@@ -75,7 +75,7 @@ impl Call {
     /// The name of the verb.
     pub fn verb(&self) -> &'static str {
         match self {
-            Self::Claim(_) => "claim",
+            Self::Look(_) => "claim",
             Self::Renew(..) => "renew",
             Self::Settle(_) => "settle",
             Self::Fates(_) => "fates",
@@ -93,7 +93,7 @@ impl Call {
     /// Asks a store.
     pub async fn to(&self, store: &Arc<dyn Store>) -> Result<Reply, Error> {
         match self {
-            Self::Claim(claim) => store.claim(claim).await.map(Reply::Claimed),
+            Self::Look(claim) => store.look(claim).await.map(Reply::Seen),
             Self::Renew(leases, lease) => store.renew(leases, *lease).await.map(Reply::Renewals),
             Self::Settle(batch) => store.settle(batch).await.map(Reply::Verdicts),
             Self::Fates(leases) => store.fates(leases).await.map(Reply::Fates),
@@ -108,7 +108,7 @@ impl Call {
                 reason,
             } => store.gone(destination, worker, reason).await.map(Reply::Done),
             Self::Asleep(worker, at_most) => store.asleep(worker, *at_most).await.map(Reply::Done),
-            Self::Wake(worker, at_most) => store.wake(worker, *at_most).await.map(Reply::Woken),
+            Self::Wake(at_most) => store.wake(*at_most).await.map(Reply::Woken),
         }
     }
 }
@@ -129,8 +129,8 @@ impl<H: Hook> Store for Wrapped<H> {
         self.store.capabilities()
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
-        answer!(self, Call::Claim(claim.clone()), Claimed)
+    async fn look(&self, claim: &Claim) -> Result<Look, Error> {
+        answer!(self, Call::Look(claim.clone()), Seen)
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
@@ -178,7 +178,7 @@ impl<H: Hook> Store for Wrapped<H> {
         answer!(self, Call::Asleep(worker.to_owned(), at_most), Done)
     }
 
-    async fn wake(&self, worker: &str, at_most: Duration) -> Result<Wake, Error> {
-        answer!(self, Call::Wake(worker.to_owned(), at_most), Woken)
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+        answer!(self, Call::Wake(at_most), Woken)
     }
 }

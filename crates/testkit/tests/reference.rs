@@ -84,6 +84,14 @@ async fn a_commit_before_the_sleep_still_wakes() {
     let memory = Memory::new();
     let relay = memory.clone();
     committed(&memory, message("x")).await;
-    assert_eq!(relay.wake("w", Duration::from_secs(60)).await.unwrap(), Wake::Rung);
-    assert_eq!(relay.wake("w", Duration::from_millis(1)).await.unwrap(), Wake::Elapsed);
+    let moment = Duration::from_millis(1);
+    assert_eq!(
+        relay.wake(moment).await.unwrap(),
+        Wake::Elapsed,
+        "it said nothing of sleep"
+    );
+    relay.asleep("w", Duration::from_secs(60)).await.unwrap();
+    committed(&memory, message("y")).await;
+    assert_eq!(relay.wake(Duration::from_secs(60)).await.unwrap(), Wake::Rung);
+    assert_eq!(relay.wake(moment).await.unwrap(), Wake::Elapsed);
 }

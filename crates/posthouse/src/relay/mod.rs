@@ -56,6 +56,7 @@ use tokio::sync::{Notify, watch};
 use explicit::Maker;
 use held::Held;
 use load::Load;
+use repairs::Expiry;
 use route::Routes;
 use settler::Settler;
 use tenants::{TenantLimits, Tenants};
@@ -252,6 +253,8 @@ struct Engine {
     settler: Settler,
     /// There may be something to claim.
     look: Notify,
+    /// What claims say of leases that run out.
+    expiry: Expiry,
     /// There is something to tell of this relay.
     news: Notify,
     /// Nothing new is sent.
@@ -296,6 +299,7 @@ impl Engine {
                 routes: routes.clone(),
                 freed: freed.clone(),
                 look: Notify::new(),
+                expiry: Expiry::default(),
                 news: Notify::new(),
                 stopping: CancellationToken::new(),
                 stopped: CancellationToken::new(),

@@ -5,11 +5,15 @@
 //! then two, then four, a moment apart: what kills its relay again does so in ever smaller company.
 
 use posthouse_core::repair;
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 
-use super::{Engine, measures, points::point};
+use super::{Engine, locked, measures, points::point};
 
-/// How often it looks for leases that ran out.
+/// How often it looks for leases that ran out, unless claims say that there are none.
 const EVERY: Duration = Duration::from_millis(900);
 /// How long what was taken back has to show what it does.
 const MOMENT: Duration = Duration::from_millis(100);
@@ -33,6 +37,45 @@ pub(super) async fn repair_for_ever(engine: &Engine) {
         }
         let more = freed >= limit;
         limit = if more { (2 * limit).min(MOST) } else { 1 };
-        tokio::time::sleep(if more { MOMENT } else { EVERY }).await;
+        if more {
+            sleep(MOMENT).await;
+            continue;
+        }
+        sleep(EVERY).await;
+        engine.expiry.due().await;
+    }
+}
+
+/// What claims say of leases that run out: an idle relay, which claims at each poll, need not ask for them too.
+#[derive(Default)]
+pub(super) struct Expiry {
+    /// When a claim was asked for that saw none, unless a later one saw some.
+    clear: Mutex<Option<Instant>>,
+    some: Notify,
+}
+
+impl Expiry {
+    /// A claim that was asked for at this time has said so; or nothing.
+    pub fn heard(&self, asked: Instant, ran_out: Option<bool>) {
+        let Some(ran_out) = ran_out else { return };
+        *locked(&self.clear) = (!ran_out).then_some(asked);
+        if ran_out {
+            self.some.notify_one();
+        }
+    }
+
+    /// Waits until it is time to look again: a claim has seen some, or none has said for a while that there are none.
+    async fn due(&self) {
+        loop {
+            let clear = *locked(&self.clear);
+            let Some(until) = clear.map(|at| at + EVERY).filter(|until| *until > Instant::now()) else {
+                return;
+            };
+            tokio::select! {
+                biased;
+                () = self.some.notified() => {}
+                () = sleep_until(until) => {}
+            }
+        }
     }
 }

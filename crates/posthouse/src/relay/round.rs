@@ -1,6 +1,6 @@
 //! The one loop: claim, hand out, sleep until there is more to do. What ran out is taken back beside it.
 
-use posthouse_core::{Claim, Claimed, Error, Wake, class};
+use posthouse_core::{Claim, Claimed, Error, Look, class};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
@@ -139,29 +139,28 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Takes what there is room for; twice before a sleep.
+    /// Takes what there is room for, until there is none or nothing is left. What was committed before the store knew of our sleep
+    /// rings for nobody: after each word of it, it looks again.
     async fn round(&mut self) -> Result<Rest, Error> {
-        let rest = self.take().await?;
-        if !matches!(rest, Rest::UntilWoken { .. }) || self.cancel.is_cancelled() {
-            return Ok(rest);
+        loop {
+            let rest = self.take().await?;
+            let sleeps = matches!(rest, Rest::UntilWoken { .. }) && !self.cancel.is_cancelled();
+            if !sleeps || !self.falls_asleep().await? {
+                return Ok(rest);
+            }
         }
-        self.sleeps(rest).await
     }
 
-    /// Tells the store that we sleep, if it does not know.
-    async fn sleeps(&mut self, rest: Rest) -> Result<Rest, Error> {
+    /// Tells the store that we sleep, if it does not know. Answers whether it did not.
+    async fn falls_asleep(&mut self) -> Result<bool, Error> {
         let Settings { name, poll, .. } = &self.engine.settings;
         let (now, known) = (Instant::now(), self.asleep);
         if known.is_some_and(|until| until > now + 2 * *poll) {
-            return Ok(rest);
+            return Ok(false);
         }
         self.engine.store.asleep(name, SLEEP * *poll).await?;
         self.asleep = Some(now + SLEEP * *poll);
-        if known.is_some_and(|until| until > now) {
-            return Ok(rest);
-        }
-        // What was committed before the store knew of our sleep rings for nobody.
-        self.take().await
+        Ok(known.is_none_or(|until| until <= now))
     }
 
     async fn take(&mut self) -> Result<Rest, Error> {
@@ -228,14 +227,18 @@ impl<'a> Rounds<'a> {
         let asked = Instant::now();
         self.engine.pulse.ask();
         point("relay::before_claim");
-        let claimed = self.engine.store.claim(&claim).await?;
+        let Look {
+            granted: claimed,
+            ran_out,
+        } = self.engine.store.look(&claim).await?;
+        self.engine.expiry.heard(asked, ran_out);
         if !claimed.is_empty() {
             point("relay::after_claim");
         }
         self.engine.pulse.answer();
         measures::claimed(claimed.len(), asked.elapsed());
         if !claimed.is_empty() {
-            // Who finds something is awake, for the store too.
+            // Who is granted something is awake, for the store too.
             self.asleep = None;
         }
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
@@ -294,7 +297,7 @@ impl<'a> Rounds<'a> {
             () = freed, if may_be_freed => {}
             () = opened => {}
             () = engine.look.notified() => {}
-            rung = woken(engine), if may_be_woken => if rung {
+            heard = woken(engine), if may_be_woken => if !heard {
                 self.asleep = None;
             },
         }
@@ -327,17 +330,15 @@ impl Engine {
     }
 }
 
-/// Sleeps, and answers whether the store rang; if it cannot, the next sleep begins anew.
+/// Sleeps until the store wakes us, not longer than the poll. Answers whether the store can.
 async fn woken(engine: &Engine) -> bool {
     let poll = engine.settings.poll;
-    match engine.store.wake(&engine.settings.name, poll).await {
-        Ok(why) => why == Wake::Rung,
-        Err(error) => {
-            tracing::warn!(class = class::of_error(&error), %error, "the store cannot wake this relay; it looks by itself");
-            tokio::time::sleep(poll).await;
-            true
-        }
+    let woken = engine.store.wake(poll).await;
+    if let Err(error) = &woken {
+        tracing::warn!(class = class::of_error(error), %error, "the store cannot wake this relay; it looks by itself");
+        tokio::time::sleep(poll).await;
     }
+    woken.is_ok()
 }
 
 /// None is left over: there are as many shares as the claim asked for.

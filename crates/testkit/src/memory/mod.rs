@@ -6,9 +6,9 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Claimed, Conflict, Counts, Durability, Effect, Error,
-    Facts, Fate, Filter, Lease, Limits, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView,
-    Renewal, Settlement, Store, Timestamp, Verdict, Wake,
+    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Error, Facts,
+    Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView, Renewal,
+    Settlement, Store, Timestamp, Verdict, Wake,
     admin::{check_deliver_in, check_prune_limit},
     lease::check_lease,
     presence::check_destination,
@@ -16,7 +16,7 @@ use posthouse_core::{
 use std::{
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -71,7 +71,14 @@ impl Default for Options {
 /// A handle on a store in memory. A clone is another handle on the same store, as another process would have.
 pub struct Memory {
     shared: Arc<Shared>,
-    bell: Arc<Notify>,
+    bell: Arc<Bell>,
+}
+
+/// Rung for a handle whose worker said that it sleeps, and for no other.
+#[derive(Default)]
+struct Bell {
+    marked: AtomicBool,
+    rung: Notify,
 }
 
 struct Shared {
@@ -82,7 +89,7 @@ struct Shared {
     /// Rung at the end of every caller's transaction, for those that wait for it.
     ended: Notify,
     /// One for each handle; rung when there may be something to claim.
-    bells: Mutex<Vec<Weak<Notify>>>,
+    bells: Mutex<Vec<Weak<Bell>>>,
 }
 
 impl Memory {
@@ -114,7 +121,7 @@ impl Memory {
     }
 
     fn handle(shared: Arc<Shared>) -> Self {
-        let bell = Arc::new(Notify::new());
+        let bell = Arc::new(Bell::default());
         let mut bells = shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells.retain(|bell| bell.strong_count() > 0);
         bells.push(Arc::downgrade(&bell));
@@ -184,13 +191,14 @@ impl Memory {
         }
     }
 
-    /// A bell that nobody waits at stays rung, so a commit between the last claim and the sleep is not missed.
+    /// A bell that nobody waits at yet stays rung, so a commit between the last claim and the sleep is not missed.
     fn ring(&self) {
         let bells = self.shared.bells.lock().unwrap_or_else(PoisonError::into_inner);
         bells
             .iter()
             .filter_map(Weak::upgrade)
-            .for_each(|bell| bell.notify_one());
+            .filter(|bell| bell.marked.load(Ordering::Relaxed))
+            .for_each(|bell| bell.rung.notify_one());
     }
 }
 
@@ -217,9 +225,16 @@ impl Store for Memory {
         }
     }
 
-    async fn claim(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
-        Ok(self.with(|tables| tables.claim(claim)))
+        let (ran_out, granted) = self.with(|tables| (!tables.expired(i64::MIN, 1).is_empty(), tables.claim(claim)));
+        if !granted.is_empty() {
+            self.bell.marked.store(false, Ordering::Relaxed);
+        }
+        Ok(Look {
+            granted,
+            ran_out: Some(ran_out),
+        })
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
@@ -269,12 +284,12 @@ impl Store for Memory {
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
-        // The bell of this handle remembers that it was rung, so there is nothing to prepare.
+        self.bell.marked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    async fn wake(&self, _worker: &str, at_most: Duration) -> Result<Wake, Error> {
-        match tokio::time::timeout(at_most, self.bell.notified()).await {
+    async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
+        match tokio::time::timeout(at_most, self.bell.rung.notified()).await {
             Ok(()) => Ok(Wake::Rung),
             Err(_) => Ok(Wake::Elapsed),
         }

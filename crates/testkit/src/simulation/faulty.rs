@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use fastrand::Rng;
-use posthouse_core::{Claimed, Error, Renewal, Store, Verdict, Wake};
+use posthouse_core::{Claimed, Error, Look, Renewal, Store, Verdict, Wake};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -116,7 +116,7 @@ impl Faulty {
 impl Hook for Faulty {
     async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
         match call {
-            Call::Wake(_, at_most) => self.wake(call, at_most, store).await,
+            Call::Wake(at_most) => self.wake(call, at_most, store).await,
             call => self.ask(call, store).await,
         }
     }
@@ -144,7 +144,7 @@ async fn told(call: Call, store: &Arc<dyn Store>, who: Who, heard: Heard, histor
     }
     let reply = call.to(store).await?;
     match (call, &reply) {
-        (Call::Claim(claim), Reply::Claimed(claimed)) if !claimed.is_empty() => {
+        (Call::Look(claim), Reply::Seen(Look { granted, .. })) if !granted.is_empty() => {
             let grant = |one: &Claimed| Grant {
                 lease: one.lease.clone(),
                 heard: heard.ever,
@@ -154,7 +154,7 @@ async fn told(call: Call, store: &Arc<dyn Store>, who: Who, heard: Heard, histor
                 batch: claim.batch,
                 lease: claim.lease,
                 asked: heard.asked,
-                granted: claimed.iter().map(grant).collect(),
+                granted: granted.iter().map(grant).collect(),
             });
         }
         (Call::Renew(leases, lease), Reply::Renewals(answers)) => {
@@ -228,9 +228,12 @@ impl Liar {
 impl Hook for Liar {
     async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
         match call {
-            Call::Claim(claim) if self.lie == Lie::GrantsTwice => {
-                let claimed = store.claim(&claim).await?;
-                Ok(Reply::Claimed(self.grant(claimed, claim.batch)))
+            Call::Look(claim) if self.lie == Lie::GrantsTwice => {
+                let Look { granted, ran_out } = store.look(&claim).await?;
+                Ok(Reply::Seen(Look {
+                    granted: self.grant(granted, claim.batch),
+                    ran_out,
+                }))
             }
             Call::Renew(leases, _) if self.lie == Lie::RenewsNothing => {
                 Ok(Reply::Renewals(vec![Renewal::Renewed; leases.len()]))

@@ -29,6 +29,7 @@ pub mod sessions;
 pub mod settle;
 pub mod soak;
 pub mod tools;
+pub mod waking;
 
 /// A case, ready to run on a fixture.
 pub type Run = for<'a> fn(&'a dyn Fixture) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
@@ -400,6 +401,12 @@ macro_rules! __cases {
                 a_settlement_wins_against_quarantine
                 a_settlement_wins_against_cancel
                 of_pause_and_resume_one_is_last
+            }
+            waking {
+                a_commit_wakes_who_sleeps
+                who_was_rung_is_rung_for_until_it_is_granted_something
+                a_sleep_that_is_given_up_loses_no_ring
+                a_claim_does_not_deny_leases_that_ran_out
             }
             soak {
                 producers_and_workers_with_failures

@@ -24,7 +24,7 @@ pub fn stumbling(store: Arc<dyn Store>) -> Arc<dyn Store> {
 impl Hook for Stumbling {
     async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
         match call {
-            Call::Claim(_) if !self.claimed.swap(true, Ordering::SeqCst) => {
+            Call::Look(_) if !self.claimed.swap(true, Ordering::SeqCst) => {
                 Err(Error::Unavailable("connection refused".into()))
             }
             Call::Settle(_) if !self.settled.swap(true, Ordering::SeqCst) => {

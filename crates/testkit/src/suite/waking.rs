@@ -1,0 +1,72 @@
+//! Who sleeps is woken by what is committed, and a claim that finds nothing tells of leases that ran out.
+
+use posthouse_core::{Claim, Store, Wake, repair};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+
+use super::tools::*;
+use crate::Fixture;
+
+fn ten() -> Claim {
+    Claim::new("w", 10, LEASE)
+}
+
+/// A handle whose worker said that it sleeps, and looked once more.
+async fn sleeper(fx: &dyn Fixture) -> Arc<dyn Store> {
+    let store = fx.store().await;
+    store.asleep("w", DAY).await.unwrap();
+    assert!(store.claim(&ten()).await.unwrap().is_empty());
+    store
+}
+
+/// L1: a commit wakes a relay that sleeps.
+pub async fn a_commit_wakes_who_sleeps(fx: &dyn Fixture) {
+    let store = sleeper(fx).await;
+    let (woken, _) = tokio::join!(store.wake(DAY), put(fx, message("a")));
+    assert_eq!(woken.unwrap(), Wake::Rung);
+}
+
+/// It may have been rung for what it cannot take: it sleeps on without a word, and is rung for again.
+pub async fn who_was_rung_is_rung_for_until_it_is_granted_something(fx: &dyn Fixture) {
+    let store = sleeper(fx).await;
+    for body in ["a", "b", "c"] {
+        put(fx, message(body)).await;
+        assert_eq!(store.wake(DAY).await.unwrap(), Wake::Rung, "{body}");
+    }
+}
+
+/// Whoever waits for several things gives up the rest when one has come.
+pub async fn a_sleep_that_is_given_up_loses_no_ring(fx: &dyn Fixture) {
+    let store = sleeper(fx).await;
+    for body in ["a", "b", "c"] {
+        {
+            let mut given_up = pin!(store.wake(DAY));
+            poll_fn(|cx| {
+                assert!(given_up.as_mut().poll(cx).is_pending(), "before {body}");
+                Poll::Ready(())
+            })
+            .await;
+        }
+        put(fx, message(body)).await;
+        assert_eq!(store.wake(DAY).await.unwrap(), Wake::Rung, "{body}");
+    }
+}
+
+/// L2: a relay that claims and finds nothing may rely on what it is told of leases that ran out.
+pub async fn a_claim_does_not_deny_leases_that_ran_out(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let ran_out = async || {
+        let look = store.look(&ten()).await.unwrap();
+        assert!(look.granted.is_empty());
+        look.ran_out
+    };
+    assert_ne!(ran_out().await, Some(true), "there is none");
+    put(fx, message("a")).await;
+    store.claim(&ten()).await.unwrap();
+    assert_ne!(ran_out().await, Some(true), "it is held");
+    fx.advance(LEASE).await;
+    assert_ne!(ran_out().await, Some(false), "it has run out");
+    assert_eq!(repair(&*store, 10).await.unwrap(), 1);
+    store.claim(&ten()).await.unwrap();
+    repair(&*store, 10).await.unwrap();
+    assert_ne!(ran_out().await, Some(true), "it was taken back, and is held again");
+}
