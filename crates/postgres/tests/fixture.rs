@@ -1,7 +1,7 @@
 //! A fresh schema for each test, on the private server that `test.sh` starts.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, Timestamp, Verdict};
+use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
 use posthouse_postgres::{Options, Outbox, Postgres, Schema};
 use posthouse_testkit::{Caller, Fixture};
 use std::{
@@ -155,6 +155,14 @@ impl Fixture for PostgresFixture {
             outbox: Outbox::in_schema(self.schema.clone()),
             schema: self.schema.clone(),
         })
+    }
+
+    async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        self.open().await.configure(settings).await
+    }
+
+    async fn settings(&self) -> StoreSettings {
+        self.open().await.settings().await.unwrap()
     }
 
     async fn advance(&self, by: Duration) {

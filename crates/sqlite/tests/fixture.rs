@@ -1,7 +1,7 @@
 //! A fresh database file with a clock that only moves when told.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Store, Timestamp};
+use posthouse_core::{Admin, Error, Store, StoreSettings, Timestamp};
 use posthouse_sqlite::Sqlite;
 use posthouse_testkit::{Caller, Fixture};
 use rusqlite::{Connection, types::ValueRef};
@@ -84,6 +84,15 @@ impl Fixture for SqliteFixture {
 
     async fn begin(&self) -> Box<dyn Caller> {
         Box::new(SqliteCaller::begin(self.path()).await)
+    }
+
+    async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        self.open().configure(settings).await
+    }
+
+    /// Until somebody says otherwise, a program goes by its own options: here, the usual.
+    async fn settings(&self) -> StoreSettings {
+        self.open().settings().await.unwrap().unwrap_or_default()
     }
 
     async fn advance(&self, by: Duration) {

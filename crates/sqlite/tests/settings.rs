@@ -1,33 +1,12 @@
-//! What the file holds every producer to, whether it uses the library or plain SQL.
+//! What the file holds every producer to, beyond what the suite tells: in plain SQL, and before what a program allows by itself.
 
-use posthouse_core::{Admin, Error, Limits, Message, Outcome, RetryPolicy, Settlement, Store, StoreSettings, Verdict};
-use posthouse_testkit::Fixture;
-use std::time::Duration;
+use posthouse_core::{Limits, Message, StoreSettings};
+use posthouse_testkit::suite::{configured::strict, tools::field};
 
 use crate::fixture::SqliteFixture;
 
-const DAY: Duration = Duration::from_secs(24 * 3600);
-
-fn settings() -> StoreSettings {
-    StoreSettings {
-        limits: Limits {
-            payload_bytes: 1000,
-            require_tenant: true,
-        },
-        max_attempts: 3,
-        dedupe_lifetime: Some(2 * DAY),
-    }
-}
-
 fn of(bytes: usize) -> Message {
     Message::bytes("t", "text/plain", vec![b'x'; bytes]).tenant("acme")
-}
-
-fn field<T: std::fmt::Debug>(answer: Result<T, Error>) -> &'static str {
-    match answer {
-        Err(Error::Invalid(invalid)) => invalid.field,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// One INSERT, as any language does it.
@@ -39,23 +18,14 @@ fn plain(fixture: &SqliteFixture, tenant: &str, bytes: usize) -> Result<usize, S
 }
 
 #[tokio::test]
-async fn what_is_configured_holds_for_everybody() {
+async fn what_is_configured_holds_in_plain_sql_and_for_whoever_was_there_before() {
     let fixture = SqliteFixture::new();
     let store = fixture.open();
     assert_eq!(store.settings().await.unwrap(), None);
-    store.configure(&settings()).await.unwrap();
-    // Also for one that opened the file with other options, before or after.
-    for store in [store, fixture.open()] {
-        assert_eq!(store.settings().await.unwrap(), Some(settings()));
-        assert_eq!(field(store.enqueue_now(vec![of(1001)]).await), "payload");
-        assert_eq!(field(store.enqueue_now(vec![of(1).tenant("")]).await), "tenant");
-        let id = store.enqueue_now(vec![of(1000)]).await.unwrap()[0].id();
-        assert_eq!(store.find(id).await.unwrap().unwrap().max_attempts, 3);
-        let mut db = fixture.connect();
-        let tx = db.transaction().unwrap();
-        assert_eq!(field(store.outbox().enqueue(&tx, of(1001))), "payload");
-        store.outbox().enqueue(&tx, of(2).max_attempts(9)).unwrap();
-    }
+    fixture.open().configure(&strict()).await.unwrap();
+    assert_eq!(store.settings().await.unwrap(), Some(strict()));
+    assert_eq!(field(store.enqueue_now(vec![of(1001)]).await), "payload");
+    store.enqueue_now(vec![of(1000)]).await.unwrap();
     assert!(plain(&fixture, "", 1).unwrap_err().contains("tenant: is empty"));
     assert!(
         plain(&fixture, "acme", 1001)
@@ -69,7 +39,7 @@ async fn what_is_configured_holds_for_everybody() {
     assert_eq!(found, (3, Some(2 * 24 * 3600 * 1_000_000)));
 }
 
-/// It may also be more than a program allows by itself, and a follow-up is a message like any other.
+/// It may also be more than a program allows by itself.
 #[tokio::test]
 async fn a_larger_limit_and_an_endless_lifetime_hold_too() {
     let fixture = SqliteFixture::new();
@@ -80,7 +50,7 @@ async fn a_larger_limit_and_an_endless_lifetime_hold_too() {
             require_tenant: false,
         },
         dedupe_lifetime: None,
-        ..settings()
+        ..strict()
     };
     assert_eq!(field(store.enqueue_now(vec![of(300 << 10)]).await), "payload");
     store.configure(&wide).await.unwrap();
@@ -90,24 +60,4 @@ async fn a_larger_limit_and_an_endless_lifetime_hold_too() {
     let sql = "SELECT dedupe_for FROM posthouse_message WHERE topic = 'p'";
     let forever: Option<i64> = fixture.connect().query_row(sql, [], |row| row.get(0)).unwrap();
     assert_eq!(forever, None);
-    store.configure(&settings()).await.unwrap();
-    let claim = posthouse_core::Claim::new("w", 1, Duration::from_secs(15));
-    let lease = store.claim(&claim).await.unwrap().remove(0).lease;
-    let done = Outcome::Delivered { receipt: None };
-    let settled =
-        |follow_up| Settlement::of(&lease, done.clone(), &RetryPolicy::default(), 0.5).follow_ups(vec![follow_up]);
-    let verdicts = store.settle(&[settled(of(1).tenant(""))]).await.unwrap();
-    assert!(matches!(&verdicts[0], Verdict::Refused(Error::Invalid(i)) if i.field == "tenant"));
-    assert!(store.settle(&[settled(of(1))]).await.unwrap()[0].is_settled());
-    fixture.check().await;
-}
-
-#[tokio::test]
-async fn senseless_settings_are_refused() {
-    let fixture = SqliteFixture::new();
-    let none = StoreSettings {
-        max_attempts: 0,
-        ..settings()
-    };
-    assert_eq!(field(fixture.open().configure(&none).await), "max_attempts");
 }

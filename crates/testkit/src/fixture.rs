@@ -1,7 +1,7 @@
 //! What the suite needs from a store under test, besides the store itself.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, Timestamp, Verdict};
+use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
 use std::{sync::Arc, time::Duration};
 
 /// A fresh, empty store with a clock that only moves when told, and applications beside it.
@@ -15,6 +15,12 @@ pub trait Fixture: Send + Sync {
 
     /// Begins an application's own transaction, in a session of its own.
     async fn begin(&self) -> Box<dyn Caller>;
+
+    /// Writes what every producer is held to from now on, as the owner of the store does.
+    async fn configure(&self, settings: &StoreSettings) -> Result<(), Error>;
+
+    /// What every producer is held to.
+    async fn settings(&self) -> StoreSettings;
 
     /// Moves the store's clock forward. Between calls it stands still.
     async fn advance(&self, by: Duration);

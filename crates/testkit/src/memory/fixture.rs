@@ -1,7 +1,7 @@
 //! The reference store under the suite.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, Timestamp, Verdict};
+use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
 use std::{sync::Arc, time::Duration};
 
 use super::{Flaw, Memory, MemoryTx};
@@ -35,6 +35,14 @@ impl Fixture for MemoryFixture {
 
     async fn begin(&self) -> Box<dyn Caller> {
         Box::new(self.0.begin())
+    }
+
+    async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        self.0.configure(settings)
+    }
+
+    async fn settings(&self) -> StoreSettings {
+        self.0.settings()
     }
 
     async fn advance(&self, by: Duration) {

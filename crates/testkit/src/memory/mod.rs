@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Error, Facts,
     Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView, Renewal,
-    Settlement, Store, Timestamp, Verdict, Wake,
+    Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
     admin::{check_deliver_in, check_prune_limit},
     lease::check_lease,
     presence::check_destination,
@@ -127,6 +127,28 @@ impl Memory {
         bells.push(Arc::downgrade(&bell));
         drop(bells);
         Self { shared, bell }
+    }
+
+    /// Says what every producer is held to from now on.
+    pub fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        settings.check()?;
+        let settings = settings.clone();
+        self.with(|tables| {
+            let options = &mut tables.options;
+            options.limits = settings.limits;
+            options.max_attempts = settings.max_attempts;
+            options.dedupe_lifetime = settings.dedupe_lifetime;
+        });
+        Ok(())
+    }
+
+    /// What every producer is held to.
+    pub fn settings(&self) -> StoreSettings {
+        self.with(|tables| StoreSettings {
+            limits: tables.options.limits.clone(),
+            max_attempts: tables.options.max_attempts,
+            dedupe_lifetime: tables.options.dedupe_lifetime,
+        })
     }
 
     /// Begins a caller's transaction.

@@ -10,6 +10,7 @@ use crate::Fixture;
 pub mod audit;
 pub mod blocking;
 pub mod claim;
+pub mod configured;
 pub mod counts;
 pub mod crew;
 pub mod dedupe;
@@ -76,6 +77,13 @@ macro_rules! __cases {
                 the_key_outlives_the_body
                 prune_removes_keys_whose_lifetime_is_over
                 discard_frees_the_key
+            }
+            configured {
+                what_is_configured_holds_for_everybody
+                what_is_configured_changes_no_message
+                a_follow_up_is_held_to_it_too
+                a_dedupe_lifetime_that_is_configured
+                senseless_settings_are_refused
             }
             claim {
                 a_claim_never_exceeds_its_batch

@@ -45,6 +45,15 @@ pub async fn offer(fx: &dyn Fixture, message: Message) -> Result<Enqueued, Error
     answer
 }
 
+/// The field for which something was refused.
+#[track_caller]
+pub fn field<T: std::fmt::Debug>(answer: Result<T, Error>) -> &'static str {
+    match answer {
+        Err(Error::Invalid(invalid)) => invalid.field,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Enqueues and commits what was not there before.
 pub async fn put(fx: &dyn Fixture, message: Message) -> MessageId {
     let Enqueued::New(id) = offer(fx, message).await.unwrap() else {
