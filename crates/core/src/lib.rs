@@ -51,7 +51,7 @@ pub use id::{LeaseToken, MessageId};
 pub use lease::{Claim, Claimed, Conflict, Fate, Lease, Renewal};
 pub use limits::{Limits, StoreSettings};
 pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};
-pub use message::{Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
+pub use message::{ENQUEUED_TOTAL, Enqueued, Kind, Message, OnDead, OnDuplicate, Order};
 pub use presence::{Breaker, DestinationView, Health, Pause, Relay, RelayView, Route};
 pub use rate::{Meter, Rate};
 pub use receipt::{Effect, Receipt};

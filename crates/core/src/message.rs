@@ -377,6 +377,10 @@ word_enum!(
     }
 );
 
+/// What is counted, in the program of the producer, for each message that was enqueued and was not there before: also if its
+/// transaction is rolled back in the end, of which nobody is told.
+pub const ENQUEUED_TOTAL: &str = "posthouse_enqueued_total";
+
 /// The answer to an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Enqueued {

@@ -1,6 +1,8 @@
 //! Enqueueing in the application's own transaction.
 
-use posthouse_core::{Enqueued, Error, Limits, Message, MessageId, OnDead, OnDuplicate, Order, Settlement, Verdict};
+use posthouse_core::{
+    ENQUEUED_TOTAL, Enqueued, Error, Limits, Message, MessageId, OnDead, OnDuplicate, Order, Settlement, Verdict,
+};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -61,7 +63,9 @@ impl Outbox {
             let rest = messages.split_off(messages.len().min(CHUNK));
             let (call, ids) = enqueue_call(&self.schema, messages);
             let twins = tx.run(&call).await?;
-            answers.extend(read_answers(ids, twins)?);
+            let chunk = read_answers(ids, twins)?;
+            count(&chunk);
+            answers.extend(chunk);
             messages = rest;
         }
         Ok(answers)
@@ -118,6 +122,14 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         Arg::Flag(check_ids),
     ];
     (Call::new(schema, "enqueue_many", args), ids)
+}
+
+fn count(answers: &[Enqueued]) {
+    let new = answers
+        .iter()
+        .filter(|answer| matches!(answer, Enqueued::New(_)))
+        .count();
+    metrics::counter!(ENQUEUED_TOTAL).increment(new as u64);
 }
 
 /// NULL means that all are new; else the id of the one that was there already, for each that is not.

@@ -12,6 +12,7 @@ mod cost;
 mod documentation;
 mod drivers;
 mod fixture;
+mod measures;
 mod migrating;
 mod pooler;
 mod roles;

@@ -7,6 +7,7 @@ mod billing;
 mod effects;
 mod explicit;
 mod limits;
+mod measures;
 mod payments;
 mod readme;
 mod receipts;

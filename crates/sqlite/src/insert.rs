@@ -1,6 +1,6 @@
 //! How a message is written, on whatever runs a statement: the store's own connection or the transaction of another driver.
 
-use posthouse_core::{Enqueued, Error, Message, MessageId, OnDuplicate};
+use posthouse_core::{ENQUEUED_TOTAL, Enqueued, Error, Message, MessageId, OnDuplicate};
 use uuid::Uuid;
 
 use crate::{
@@ -45,7 +45,9 @@ pub(crate) async fn insert_one<R: Run>(on: &mut R, options: &Options, message: &
     message.check(&before_any_look(options))?;
     let rules = Rules::read(on, options).await?;
     message.check_limits(&rules.limits)?;
-    insert(on, &rules, message).await
+    let answer = insert(on, &rules, message).await?;
+    count(std::slice::from_ref(&answer));
+    Ok(answer)
 }
 
 async fn insert_each<R: Run>(on: &mut R, options: &Options, messages: &[Message]) -> Result<Vec<Enqueued>, Error> {
@@ -57,7 +59,16 @@ async fn insert_each<R: Run>(on: &mut R, options: &Options, messages: &[Message]
     for message in messages {
         answers.push(insert(on, &rules, message).await?);
     }
+    count(&answers);
     Ok(answers)
+}
+
+fn count(answers: &[Enqueued]) {
+    let new = answers
+        .iter()
+        .filter(|answer| matches!(answer, Enqueued::New(_)))
+        .count();
+    metrics::counter!(ENQUEUED_TOTAL).increment(new as u64);
 }
 
 async fn insert<R: Run>(on: &mut R, rules: &Rules, message: &Message) -> Result<Enqueued, Error> {

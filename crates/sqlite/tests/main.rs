@@ -8,6 +8,7 @@ mod documentation;
 mod drivers;
 mod files;
 mod fixture;
+mod measures;
 mod plain_sql;
 mod processes;
 mod ranges;

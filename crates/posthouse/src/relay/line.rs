@@ -275,7 +275,7 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
 async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
     let (target, delivery) = (&door.route.target, &work.claimed.delivery);
     if delivery.attempt == 1 {
-        measures::first_send(&target.name, delivery.id);
+        measures::first_send(&target.name, delivery);
     }
     point("relay::before_send");
     let began = Instant::now();

@@ -4,7 +4,7 @@
 //! names of destinations and codes, never keys, tenants or payloads.
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use posthouse_core::{AttemptOutcome, Breaker, Error, MessageId, Settlement, class};
+use posthouse_core::{AttemptOutcome, Breaker, Delivery, Error, MessageId, Settlement, class};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A measure: its name, its kind, its labels, and what it is.
@@ -60,6 +60,12 @@ impl Measure {
 
 /// Everything that a relay measures.
 pub const MEASURES: &[Measure] = &[
+    Measure::new(
+        posthouse_core::ENQUEUED_TOTAL,
+        "counter",
+        &[],
+        "Messages that this program has enqueued, also in transactions that were rolled back",
+    ),
     Measure::new("posthouse_claimed_total", "counter", &[], "Messages that were claimed"),
     Measure::new(
         "posthouse_deliveries_total",
@@ -78,6 +84,12 @@ pub const MEASURES: &[Measure] = &[
         "counter",
         &["destination", "reason"],
         "Messages that ended as dead",
+    ),
+    Measure::new(
+        "posthouse_replays_total",
+        "counter",
+        &["kind"],
+        "Messages that operators have replayed, at their first send since",
     ),
     Measure::new(
         "posthouse_released_total",
@@ -158,9 +170,11 @@ pub(super) fn let_go() {
     gauge!("posthouse_in_flight").decrement(1.0);
 }
 
-/// A first send begins.
-pub(super) fn first_send(destination: &str, id: MessageId) {
-    if let Some(age) = age(id) {
+/// A first send begins: of a message, or of one that an operator has replayed.
+pub(super) fn first_send(destination: &str, delivery: &Delivery) {
+    if delivery.generation > 1 {
+        counter!("posthouse_replays_total", "kind" => delivery.kind.as_str()).increment(1);
+    } else if let Some(age) = age(delivery.id) {
         histogram!("posthouse_first_send_seconds", "destination" => destination.to_owned()).record(age);
     }
 }
