@@ -26,7 +26,12 @@ fn killed_renewing(on: On, point: &str) {
     let world = World::new(on);
     world.receiver.does(|_| Then::Wait);
     let ids = world.enqueue(16);
-    world.relay(&Told::new("first").dies(point, 1)).killed();
+    // The first renewal is not the one that a send may need before it begins.
+    let told = Told {
+        lease_ms: 3000,
+        ..Told::new("first")
+    };
+    world.relay(&told.dies(point, 1)).killed();
     world.receiver.open();
     finish(&world, &ids, Twice::Something);
 }
