@@ -72,6 +72,7 @@ struct Life {
     stopping: Option<Duration>,
     stopped: Option<Duration>,
     frozen: Option<Duration>,
+    thawed: Option<Duration>,
     /// When its calls went wrong.
     trouble: Vec<(Duration, Duration)>,
     sending: BTreeMap<(MessageId, u64), String>,
@@ -123,6 +124,7 @@ impl Court {
                     stopping: None,
                     stopped: None,
                     frozen: None,
+                    thawed: None,
                     trouble: Vec::new(),
                     sending: BTreeMap::new(),
                 };
@@ -132,6 +134,7 @@ impl Court {
             Fact::Frozen(who) => self.life(*who, |life| life.frozen = Some(now)),
             Fact::Thawed(who) => self.life(*who, |life| {
                 let from = life.frozen.take().unwrap_or(now);
+                life.thawed = Some(now);
                 life.trouble.push((from, now));
             }),
             Fact::Stopping(who) => self.life(*who, |life| life.stopping = Some(now)),
@@ -256,7 +259,7 @@ impl Court {
         wrong.into_iter().for_each(|what| self.accuse("L6", what));
     }
 
-    /// Why a release, or a send, comes too late after the relay was told to stop.
+    /// Whether a release comes too late after the relay was told to stop.
     fn too_late_for(&self, who: Who, time: Duration) -> bool {
         let Some(life) = self.relays.get(&who) else {
             return false;
@@ -566,7 +569,7 @@ impl Court {
                 ));
             }
         }
-        if self.too_late_for(who, SECOND / 10) {
+        if life.has_heard_the_stop(now) {
             wrong.push(("L6", format!("{who} sent {name} after it was told to stop")));
         }
         let there = life.sending.values().filter(|to| *to == destination).count();
@@ -651,6 +654,13 @@ impl Court {
 }
 
 impl Life {
+    /// Whether it was told to stop before, and has heard it: only what is frozen has not. To begin no send it needs nobody, so it is no
+    /// excuse that the store did not answer.
+    fn has_heard_the_stop(&self, now: Duration) -> bool {
+        let told = self.stopping.filter(|told| *told < now && self.frozen.is_none());
+        told.is_some_and(|told| self.thawed.is_none_or(|thawed| thawed < told))
+    }
+
     /// Whether anything of it went wrong in this time.
     fn troubled(&self, from: Duration, to: Duration) -> bool {
         self.frozen.is_some() || self.trouble.iter().any(|(begins, ends)| *begins <= to && *ends >= from)
