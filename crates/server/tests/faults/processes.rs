@@ -200,6 +200,32 @@ fn deadly(on: On) {
     assert_eq!(world.received()[&id[0].to_string()], 3, "as often as it may");
 }
 
+/// Somebody else writes to the file for longer than a call waits for that: what was sent is settled afterwards, by asking again.
+#[test]
+fn a_settlement_outlasts_a_busy_file() {
+    let world = World::new(On::Sqlite);
+    world.receiver.does(|_| Then::Wait);
+    let ids = world.enqueue(4);
+    let mut relay = world.relay(&Told {
+        lease_ms: 40_000,
+        route: "timeout_ms = 30000".to_owned(),
+        ..Told::new("relay")
+    });
+    wait("all are sent", || world.received().len() == 4);
+    let db = rusqlite::Connection::open(world.place.url.strip_prefix("sqlite://").unwrap()).unwrap();
+    db.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    world.receiver.open();
+    wait("they cannot be settled", || {
+        relay.log().contains("settlements wait for the store")
+    });
+    db.execute_batch("ROLLBACK").unwrap();
+    world.ended(&ids);
+    relay.stop();
+    world.judge(&ids);
+    assert_eq!(world.duplicates(), 0);
+}
+
 both! {
     a_frozen_relay_changes_nothing_after_its_lease: frozen();
     stopped_with_hung_sends_it_gives_back_the_rest: stopped_with_hung_sends();
