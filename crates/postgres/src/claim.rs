@@ -129,9 +129,11 @@ impl Postgres {
         let mut grants = Grants::default();
         for row in &rows {
             match rows::granted(row, token)? {
-                rows::Grant::Message(message) => grants.messages.push(message),
-                rows::Grant::CutShort => grants.truncated = true,
-                rows::Grant::RanOut(any) => grants.ran_out = Some(any),
+                Some(message) => grants.messages.push(message),
+                None => match rows::ran_out(row)? {
+                    None => grants.truncated = true,
+                    said => grants.ran_out = said,
+                },
             }
         }
         Ok(grants)

@@ -14,15 +14,6 @@ use uuid::Uuid;
 
 use crate::error::from_driver;
 
-/// A row of `grant_leases`.
-pub(crate) enum Grant {
-    Message(Granted),
-    /// The claim was cut short.
-    CutShort,
-    /// Whether there may be leases that have run out.
-    RanOut(bool),
-}
-
 /// A granted message and where it was.
 pub(crate) struct Granted {
     pub(crate) claimed: Claimed,
@@ -119,10 +110,10 @@ mod column {
     pub(super) const DESTINATION: usize = 20;
 }
 
-/// A row without a number is no message; it says something of the claim.
-pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Grant, Error> {
+/// A row of `grant_leases` without a number is no message, but a remark.
+pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, Error> {
     let Some(seq) = get(row, column::SEQ)? else {
-        return Ok(get::<Option<bool>>(row, column::BLOCKS)?.map_or(Grant::CutShort, Grant::RanOut));
+        return Ok(None);
     };
     let id = MessageId(get(row, column::ID)?);
     let epoch = u64::from(small(row, column::EPOCH)?);
@@ -167,12 +158,17 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Grant, Error> {
         delivery,
         deliver_within,
     };
-    Ok(Grant::Message(Granted {
+    Ok(Some(Granted {
         claimed,
         lane: get(row, column::LANE)?,
         pos: get(row, column::POS)?,
         unkeyed,
     }))
+}
+
+/// What a remark says: whether there may be leases that have run out; or, if nothing of that, that the claim was cut short.
+pub(crate) fn ran_out(remark: &Row) -> Result<Option<bool>, Error> {
+    get(remark, column::BLOCKS)
 }
 
 pub(crate) fn expired_lease(row: &Row) -> Result<Lease, Error> {

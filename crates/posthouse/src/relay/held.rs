@@ -86,9 +86,9 @@ impl Held {
             return Ok(());
         }
         let asked = Instant::now();
-        point("relay::before_renew");
+        point("relay::before_renew").await;
         let answers = store.renew(leases, self.lease).await?;
-        point("relay::after_renew");
+        point("relay::after_renew").await;
         let mut held = self.locked();
         for (lease, answer) in leases.iter().zip(answers) {
             let Some(deadline) = held.get_mut(&key(lease)) else {

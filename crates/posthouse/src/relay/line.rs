@@ -201,6 +201,7 @@ async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> 
     let room = room(engine, &door, work).await?;
     let effect = new_effect(engine, &door.route, work).await?;
     cover(engine, &door.route, work).await?;
+    point("relay::before_last_look").await;
     // It may have taken its time, and nothing begins after the stop.
     if engine.stopping.is_cancelled() {
         return Err(Unsent::Released);
@@ -277,10 +278,10 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     if delivery.attempt == 1 {
         measures::first_send(&target.name, delivery);
     }
-    point("relay::before_send");
+    point("relay::before_send").await;
     let began = Instant::now();
     let outcome = answer(engine, target, work, grant).await?;
-    point("relay::after_send");
+    point("relay::after_send").await;
     measures::phase("send", began.elapsed());
     if door.place.report(&outcome, engine.roll()) {
         engine.news.notify_one();

@@ -24,7 +24,7 @@ const MOST: u32 = 256;
 pub(super) async fn repair_for_ever(engine: &Engine) {
     let mut limit = 1;
     loop {
-        point("relay::before_repair");
+        point("relay::before_repair").await;
         let freed = repair(&*engine.store, limit).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "leases that ran out could not be taken back");
             measures::store_error(&error);
@@ -32,7 +32,7 @@ pub(super) async fn repair_for_ever(engine: &Engine) {
         });
         measures::expired(freed);
         if freed > 0 {
-            point("relay::after_repair");
+            point("relay::after_repair").await;
             engine.look.notify_one();
         }
         let more = freed >= limit;

@@ -75,6 +75,8 @@ async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &Cancella
         () = cancel.cancelled() => false,
         () = &mut running => true,
     };
+    // At once, not when the claim is answered: nothing begins after the stop, and what waits goes back.
+    engine.stopping.cancel();
     let end = Instant::now() + grace;
     if !over {
         timeout_at(end - grace / 5, running).await.ok();
@@ -226,14 +228,14 @@ impl<'a> Rounds<'a> {
     async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Vec<(String, u32)>, Error> {
         let asked = Instant::now();
         self.engine.pulse.ask();
-        point("relay::before_claim");
+        point("relay::before_claim").await;
         let Look {
             granted: claimed,
             ran_out,
         } = self.engine.store.look(&claim).await?;
         self.engine.expiry.heard(asked, ran_out);
         if !claimed.is_empty() {
-            point("relay::after_claim");
+            point("relay::after_claim").await;
         }
         self.engine.pulse.answer();
         measures::claimed(claimed.len(), asked.elapsed());
@@ -376,7 +378,6 @@ fn by_key(claimed: Vec<Claimed>) -> Vec<Vec<Claimed>> {
 
 /// What is not sent yet goes back; what is, has until a fifth of the grace is left, which is for settling it.
 async fn drain(engine: &Engine, mut lines: JoinSet<()>, end: Instant) {
-    engine.stopping.cancel();
     let patience = sleep_until(end - engine.settings.grace / 5);
     tokio::pin!(patience);
     let drained = async {
@@ -403,7 +404,7 @@ async fn tell_for_ever(engine: &Engine) {
         // Of these its answer will know; of what is found gone meanwhile it may not.
         let known = locked(&engine.gone).clone();
         let told = engine.store.heartbeat(&engine.told(), TOLD_FOR).await;
-        point("relay::after_heartbeat");
+        point("relay::after_heartbeat").await;
         match told {
             Ok(pauses) => {
                 let mut gone = locked(&engine.gone);

@@ -71,10 +71,10 @@ async fn finish(store: &dyn Store, mut batch: Vec<Order>) {
         }
         let settlements: Vec<_> = batch.iter().map(|(settlement, _)| settlement.clone()).collect();
         let asked = Instant::now();
-        point("relay::before_settle");
+        point("relay::before_settle").await;
         match store.settle(&settlements).await {
             Ok(verdicts) => {
-                point("relay::after_settle");
+                point("relay::after_settle").await;
                 measures::phase("settle", asked.elapsed());
                 for ((_, answer), verdict) in batch.into_iter().zip(verdicts) {
                     // Who has stopped waiting does not want to know.

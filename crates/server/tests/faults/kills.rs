@@ -26,7 +26,13 @@ fn killed_renewing(on: On, point: &str) {
     let world = World::new(on);
     world.receiver.does(|_| Then::Wait);
     let ids = world.enqueue(16);
-    world.relay(&Told::new("first").dies(point, 1)).killed();
+    // A send lasts longer than it is to the next renewal; and none needs one before it begins.
+    let told = Told {
+        lease_ms: 3000,
+        route: "timeout_ms = 2000".to_owned(),
+        ..Told::new("first")
+    };
+    world.relay(&told.dies(point, 1)).killed();
     world.receiver.open();
     finish(&world, &ids, Twice::Something);
 }

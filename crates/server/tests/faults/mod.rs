@@ -8,8 +8,11 @@ mod changes;
 mod connections;
 #[cfg(feature = "failpoints")]
 mod kills;
+mod limits;
 mod processes;
 mod receiver;
+#[cfg(feature = "failpoints")]
+mod standing;
 
 use posthouse::{AnyStore, AttemptOutcome, AuditEntry, AuditFilter, Message, MessageId, MessageView, State};
 use receiver::Receiver;
@@ -59,6 +62,8 @@ pub struct Told {
     pub lease_ms: u32,
     pub grace_ms: u32,
     pub batch: u32,
+    /// More of the outbox.
+    pub outbox: String,
     /// More of a route that takes every topic.
     pub route: String,
     /// Routes in front of it.
@@ -77,6 +82,7 @@ impl Told {
             lease_ms: 900,
             grace_ms: 5000,
             batch: 5,
+            outbox: String::new(),
             route: "timeout_ms = 600\nretry = { max_attempts = 12, table_s = [0.05] }".to_owned(),
             routes: String::new(),
             last: true,
@@ -94,6 +100,15 @@ impl Told {
         };
         self.env
             .push(("FAILPOINTS".to_owned(), format!("relay::{point}={before}return")));
+        self
+    }
+
+    /// Where who comes by for the nth time stands still until the file is gone that it makes.
+    #[cfg(feature = "failpoints")]
+    pub fn stands(mut self, point: &str, nth: u32, file: &std::path::Path) -> Self {
+        let (before, file) = (nth - 1, file.display());
+        let action = format!("relay::{point}={before}*off->1*return({file})->off");
+        self.env.push(("FAILPOINTS".to_owned(), action));
         self
     }
 }
@@ -176,6 +191,7 @@ impl World {
             lease_ms,
             grace_ms,
             batch,
+            outbox,
             route,
             routes,
             ..
@@ -185,7 +201,7 @@ impl World {
         let last = if told.last { &*last } else { "" };
         format!(
             "[store]\nurl = \"{store}\"\n\
-             [outbox]\nname = \"{name}\"\nlease_ms = {lease_ms}\ngrace_ms = {grace_ms}\nbatch = {batch}\npoll_ms = 100\n\
+             [outbox]\nname = \"{name}\"\nlease_ms = {lease_ms}\ngrace_ms = {grace_ms}\nbatch = {batch}\npoll_ms = 100\n{outbox}\n\
              [admin]\nbind = \"127.0.0.1:0\"\n\
              [log]\nlevel = \"debug\"\n\
              {routes}\n{last}"

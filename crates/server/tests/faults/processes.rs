@@ -157,6 +157,75 @@ fn key_of_a_dead_relay(on: On) {
     world.judge(&ids);
 }
 
+/// P8. Each relay that gets it dies of it; with the last lease of its budget it is dead, and nobody sends it again.
+fn deadly(on: On) {
+    let world = World::new(on);
+    world.receiver.does(|request| match (request.topic(), request.epoch()) {
+        // From here on it has the budget of its route.
+        ("deadly", 1) => Then::Status(500),
+        ("deadly", _) => Then::Hang,
+        _ => Then::Status(200),
+    });
+    let told = |name: String| Told {
+        lease_ms: 4000,
+        route: "timeout_ms = 3500\nretry = { max_attempts = 3, table_s = [0] }".to_owned(),
+        ..Told::new(&name)
+    };
+    let id = world.enqueue_all(vec![Message::json("deadly", &1).unwrap()]);
+    for epoch in 2..=3 {
+        let mut relay = world.relay(&told(format!("victim-{epoch}")));
+        wait("it has it", || {
+            world.receiver.requests().iter().any(|request| request.epoch() == epoch)
+        });
+        relay.signal(Signal::KILL);
+        relay.killed();
+    }
+    let mut last = world.relay(&told("last".to_owned()));
+    world.ended(&id);
+    let other = world.enqueue(1);
+    world.ended(&other);
+    last.stop();
+    world.judge(&other);
+    let (view, attempts) = (
+        world.view(id[0]),
+        world.block(world.store.admin().attempts(id[0])).unwrap(),
+    );
+    let outcomes: Vec<_> = attempts.iter().map(|a| a.outcome).collect();
+    let (again, over) = (AttemptOutcome::Retry, AttemptOutcome::LeaseExpired);
+    assert_eq!(
+        (view.state, outcomes),
+        (State::Dead, vec![again, over, over]),
+        "{attempts:#?}"
+    );
+    assert_eq!(world.received()[&id[0].to_string()], 3, "as often as it may");
+}
+
+/// Somebody else writes to the file for longer than a call waits for that: what was sent is settled afterwards, by asking again.
+#[test]
+fn a_settlement_outlasts_a_busy_file() {
+    let world = World::new(On::Sqlite);
+    world.receiver.does(|_| Then::Wait);
+    let ids = world.enqueue(4);
+    let mut relay = world.relay(&Told {
+        lease_ms: 40_000,
+        route: "timeout_ms = 30000".to_owned(),
+        ..Told::new("relay")
+    });
+    wait("all are sent", || world.received().len() == 4);
+    let db = rusqlite::Connection::open(world.place.url.strip_prefix("sqlite://").unwrap()).unwrap();
+    db.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    world.receiver.open();
+    wait("they cannot be settled", || {
+        relay.log().contains("settlements wait for the store")
+    });
+    db.execute_batch("ROLLBACK").unwrap();
+    world.ended(&ids);
+    relay.stop();
+    world.judge(&ids);
+    assert_eq!(world.duplicates(), 0);
+}
+
 both! {
     a_frozen_relay_changes_nothing_after_its_lease: frozen();
     stopped_with_hung_sends_it_gives_back_the_rest: stopped_with_hung_sends();
@@ -165,4 +234,5 @@ both! {
     two_relays_share_the_work: two(["one", "two"]);
     two_relays_of_one_name: two(["same", "same"]);
     a_key_outlives_its_relay: key_of_a_dead_relay();
+    what_kills_each_relay_ends_dead: deadly();
 }

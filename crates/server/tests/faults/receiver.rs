@@ -54,6 +54,11 @@ impl Request {
     pub fn topic(&self) -> &str {
         &self.headers["posthouse-topic"]
     }
+
+    /// Empty for a message of nobody's.
+    pub fn tenant(&self) -> &str {
+        self.headers.get("posthouse-tenant").map_or("", String::as_str)
+    }
 }
 
 type Script = dyn Fn(&Request) -> Then + Send + Sync;
@@ -62,6 +67,8 @@ struct Shared {
     requests: Mutex<Vec<Request>>,
     script: Mutex<Arc<Script>>,
     gate: watch::Sender<bool>,
+    /// Of each tenant, requests that are not answered yet: now, and at most.
+    open: Mutex<HashMap<String, (usize, usize)>>,
 }
 
 pub struct Receiver {
@@ -85,6 +92,7 @@ impl Receiver {
             requests: Mutex::default(),
             script: Mutex::new(Arc::new(|_: &Request| Then::Status(200))),
             gate: watch::Sender::new(false),
+            open: Mutex::default(),
         });
         let serving = tokio::spawn(accept(listener, shared.clone()));
         Self {
@@ -104,9 +112,28 @@ impl Receiver {
         self.shared.gate.send_replace(true);
     }
 
+    /// The most requests of this tenant that were here at once, each until it was answered.
+    pub fn most_at_once(&self, tenant: &str) -> usize {
+        let open = self.shared.open.lock().unwrap();
+        open.get(tenant).map_or(0, |(_, most)| *most)
+    }
+
     /// Everything that came, in its order.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
+    }
+}
+
+impl Shared {
+    fn begin(&self, tenant: &str) {
+        let mut open = self.open.lock().unwrap();
+        let (now, most) = open.entry(tenant.to_owned()).or_default();
+        *now += 1;
+        *most = (*most).max(*now);
+    }
+
+    fn end(&self, tenant: &str) {
+        self.open.lock().unwrap().get_mut(tenant).unwrap().0 -= 1;
     }
 }
 
@@ -124,6 +151,8 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
         let script = shared.script.lock().unwrap().clone();
         let then = script(&request);
         request.then = format!("{then:?}");
+        let tenant = request.tenant().to_owned();
+        shared.begin(&tenant);
         shared.requests.lock().unwrap().push(request);
         let (status, more) = match then {
             Then::Status(status) => (status, String::new()),
@@ -147,6 +176,8 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
             // Closed with no time to linger is a reset.
             Then::Reset => return stream.set_zero_linger().unwrap(),
         };
+        // Before the answer: the next request may come of it.
+        shared.end(&tenant);
         let answer = format!("HTTP/1.1 {status} Said\r\n{more}content-length: 0\r\n\r\n");
         if stream.write_all(answer.as_bytes()).await.is_err() {
             return;

@@ -48,7 +48,7 @@ impl Court {
         wrong.into_iter().for_each(|what| self.accuse("L6", what));
     }
 
-    /// Why a release, or a send, comes too late after the relay was told to stop.
+    /// Whether a release comes too late after the relay was told to stop.
     pub(super) fn too_late_for(&self, who: Who, time: Duration) -> bool {
         let Some(life) = self.relays.get(&who) else {
             return false;
@@ -59,6 +59,13 @@ impl Court {
 }
 
 impl Life {
+    /// Whether it was told to stop before, and has heard it: only what is frozen has not. To begin no send it needs nobody, so it is no
+    /// excuse that the store did not answer.
+    pub(super) fn has_heard_the_stop(&self, now: Duration) -> bool {
+        let told = self.stopping.filter(|told| *told < now && self.frozen.is_none());
+        told.is_some_and(|told| self.thawed.is_none_or(|thawed| thawed < told))
+    }
+
     /// Whether anything of it went wrong in this time.
     pub(super) fn troubled(&self, from: Duration, to: Duration) -> bool {
         self.frozen.is_some() || self.trouble.iter().any(|(begins, ends)| *begins <= to && *ends >= from)

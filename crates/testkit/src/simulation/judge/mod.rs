@@ -76,6 +76,7 @@ struct Life {
     stopping: Option<Duration>,
     stopped: Option<Duration>,
     frozen: Option<Duration>,
+    thawed: Option<Duration>,
     /// When its calls went wrong.
     trouble: Vec<(Duration, Duration)>,
     sending: BTreeMap<(MessageId, u64), String>,
@@ -127,6 +128,7 @@ impl Court {
                     stopping: None,
                     stopped: None,
                     frozen: None,
+                    thawed: None,
                     trouble: Vec::new(),
                     sending: BTreeMap::new(),
                 };
@@ -136,6 +138,7 @@ impl Court {
             Fact::Frozen(who) => self.life(*who, |life| life.frozen = Some(now)),
             Fact::Thawed(who) => self.life(*who, |life| {
                 let from = life.frozen.take().unwrap_or(now);
+                life.thawed = Some(now);
                 life.trouble.push((from, now));
             }),
             Fact::Stopping(who) => self.life(*who, |life| life.stopping = Some(now)),

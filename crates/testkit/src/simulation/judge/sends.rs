@@ -2,7 +2,7 @@
 
 use posthouse_core::MessageId;
 
-use super::{Court, SECOND, Send};
+use super::{Court, Send};
 use crate::simulation::{Answer, Who};
 
 impl Court {
@@ -51,7 +51,7 @@ impl Court {
                 ));
             }
         }
-        if self.too_late_for(who, SECOND / 10) {
+        if life.has_heard_the_stop(now) {
             wrong.push(("L6", format!("{who} sent {name} after it was told to stop")));
         }
         let there = life.sending.values().filter(|to| *to == destination).count();
