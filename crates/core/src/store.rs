@@ -111,15 +111,17 @@ pub enum Durability {
 /// lease write one attempt and may both count it.
 pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
     let (mut after, mut settled, mut left) = (i64::MIN, 0, limit);
-    // Ends: `after` rises with each page, and `left` falls.
+    // Ends: `after` rises with each page.
     while left > 0 {
         let page = store.expired(after, left.min(500)).await?;
         let Some(last) = page.last() else { break };
         after = last.seq;
-        left -= u32::try_from(page.len()).unwrap_or(left).min(left);
         let batch: Vec<_> = page.iter().map(Settlement::expired).collect();
         let verdicts = store.settle(&batch).await?;
-        settled += u32::try_from(verdicts.iter().filter(|v| v.is_settled()).count()).unwrap_or(0);
+        let freed = u32::try_from(verdicts.iter().filter(|v| v.is_settled()).count()).unwrap_or(left);
+        // What somebody is just settling does not use up the room of others.
+        settled += freed;
+        left = left.saturating_sub(freed);
     }
     Ok(settled)
 }

@@ -1,6 +1,27 @@
 //! Which topics a route serves.
 
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+
 use crate::Invalid;
+
+/// A topic as it is shown to people: one that holds a URL as prefix, scheme, host and a hash that tells it from others, because
+/// everything else of a URL may be a secret. Any other topic as it is.
+pub fn shown(topic: &str) -> Cow<'_, str> {
+    let Some((before, after)) = topic.split_once("://") else {
+        return Cow::Borrowed(topic);
+    };
+    let authority = after.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    // What stands before the last sign is a name and a password.
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let hash = Sha256::digest(topic);
+    let hash = hash
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<String>();
+    Cow::Owned(format!("{before}://{host}#{hash}"))
+}
 
 /// A pattern over topics: `*` stands for any text, also for none and over dots; everything else stands for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +68,18 @@ impl TopicPattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_topic_that_holds_a_url_only_the_host_is_shown() {
+        assert_eq!(shown("order.placed"), "order.placed");
+        let secret = "http:https://me:pass@shop.example:8443/SECRET/b?token=SECRET#SECRET";
+        let told = shown(secret);
+        assert!(told.starts_with("http:https://shop.example:8443#"), "{told}");
+        assert!(!told.contains("SECRET") && !told.contains("pass"), "{told}");
+        assert_ne!(told, shown("http:https://shop.example:8443/other"));
+        assert!(!shown("http:https://shop.example?key=SECRET").contains("SECRET"));
+        assert!(!shown("http:https://shop.example\\SECRET").contains("SECRET"));
+    }
 
     #[test]
     fn a_star_stands_for_any_text() {

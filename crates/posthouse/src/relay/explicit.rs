@@ -118,7 +118,9 @@ fn make(prefix: &str, maker: &Maker, address: &str, lease: Duration) -> (String,
             error: error.to_string(),
             retry,
         };
-        (format!("{prefix}{code}"), Destination::from(refuse).without_breaker())
+        // It answers at once, so that the shortest lease covers it.
+        let refuse = Destination::from(refuse).without_breaker().timeout(lease / 10);
+        (format!("{prefix}{code}"), refuse)
     };
     let to = match maker(address) {
         Ok(to) => to,

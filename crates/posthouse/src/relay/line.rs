@@ -1,6 +1,6 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
-use posthouse_core::{Claimed, Effect, Outcome, Receipt, Settlement, Verdict, class};
+use posthouse_core::{Claimed, Effect, Outcome, Receipt, Settlement, Verdict, class, topic::shown};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -99,7 +99,7 @@ async fn first(engine: &Engine, work: &mut Work, rest: &mut VecDeque<Work>) -> N
 fn process(work: &Work) -> Span {
     let delivery = &work.claimed.delivery;
     let traceparent = delivery.headers.get("traceparent");
-    tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = delivery.topic, attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
+    tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = %shown(&delivery.topic), attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
 }
 
 pub(super) async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
@@ -356,7 +356,7 @@ async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
         Some(Verdict::Settled) => {
             if let Some(class) = class {
                 let (id, attempt) = (work.grip.lease.id, work.claimed.delivery.attempt);
-                tracing::debug!(class, %id, attempt, topic = work.claimed.delivery.topic, "settled");
+                tracing::debug!(class, %id, attempt, topic = %shown(&work.claimed.delivery.topic), "settled");
             }
             next
         }

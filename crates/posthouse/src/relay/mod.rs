@@ -45,7 +45,7 @@ pub use local::{IntoOutcome, local, local_delivery, local_with};
 pub use tokio_util::sync::CancellationToken;
 pub use transactional::{Failure, Handling, Transactional, transactional};
 
-use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence};
+use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence, topic::shown};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -328,7 +328,7 @@ impl Engine {
             unrouted.clear();
         }
         if unrouted.insert(topic.to_owned()) {
-            tracing::warn!(topic, "no route for this topic; it is left to other relays");
+            tracing::warn!(topic = %shown(topic), "no route for this topic; it is left to other relays");
         }
     }
 

@@ -2,9 +2,10 @@
 //!
 //! A message may be what killed its relay. Whatever was in flight with it lost an attempt; if all of it went out together again, it
 //! would lose the next one too, and end up dead beside the one that is to blame. So leases that ran out are taken back one first,
-//! then two, then four, a moment apart: what kills its relay again does so in ever smaller company.
+//! then four, then sixteen, a moment apart: what kills its relay again does so in ever smaller company, and still a thousand messages
+//! are taken over within the second that is promised.
 
-use posthouse_core::repair;
+use posthouse_core::{class, repair};
 use std::{sync::Mutex, time::Duration};
 use tokio::{
     sync::Notify,
@@ -14,11 +15,13 @@ use tokio::{
 use super::{Engine, locked, measures, points::point};
 
 /// How often it looks for leases that ran out, unless claims say that there are none.
-const EVERY: Duration = Duration::from_millis(900);
+const EVERY: Duration = Duration::from_millis(500);
+/// How long it is believed that there are none. More than the poll of an idle relay, so that the next claim says it again.
+const CLEAR: Duration = Duration::from_millis(700);
 /// How long what was taken back has to show what it does.
 const MOMENT: Duration = Duration::from_millis(100);
 /// The most that are taken back at once.
-const MOST: u32 = 256;
+const MOST: u32 = 1024;
 
 /// Takes back what ran out, for as long as somebody wants it.
 pub(super) async fn repair_for_ever(engine: &Engine) {
@@ -26,7 +29,7 @@ pub(super) async fn repair_for_ever(engine: &Engine) {
     loop {
         point("relay::before_repair").await;
         let freed = repair(&*engine.store, limit).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "leases that ran out could not be taken back");
+            tracing::warn!(class = class::of_error(&error), %error, "leases that ran out could not be taken back");
             measures::store_error(&error);
             0
         });
@@ -36,7 +39,7 @@ pub(super) async fn repair_for_ever(engine: &Engine) {
             engine.look.notify_one();
         }
         let more = freed >= limit;
-        limit = if more { (2 * limit).min(MOST) } else { 1 };
+        limit = if more { (4 * limit).min(MOST) } else { 1 };
         if more {
             sleep(MOMENT).await;
             continue;
@@ -68,7 +71,7 @@ impl Expiry {
     async fn due(&self) {
         loop {
             let clear = *locked(&self.clear);
-            let Some(until) = clear.map(|at| at + EVERY).filter(|until| *until > Instant::now()) else {
+            let Some(until) = clear.map(|at| at + CLEAR).filter(|until| *until > Instant::now()) else {
                 return;
             };
             tokio::select! {
