@@ -28,7 +28,7 @@ use crate::{
     lent::{Lent, heard, heard_within},
     rows, settle,
     tls::{self, Connector},
-    wake::{Bell, Line},
+    wake::Bell,
 };
 
 /// What a handle may be told.
@@ -419,7 +419,7 @@ impl Store for Postgres {
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {
-        heard(self.bell.listen()).await?;
+        self.bell.listen();
         let (bell, worker) = (self.bell.id(), error_text(worker));
         let sql = format!("SELECT {}.fall_asleep($1, $2, $3)", self.schema);
         let args: Args<'_> = &[
@@ -433,10 +433,6 @@ impl Store for Postgres {
     }
 
     async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
-        match heard(self.bell.listen()).await? {
-            Line::Heard => Ok(self.bell.wait(at_most).await),
-            // Nobody heard what rang before.
-            Line::New => Ok(Wake::Rung),
-        }
+        self.bell.wait(at_most).await
     }
 }

@@ -3,49 +3,46 @@
 use posthouse_core::{Error, Wake};
 use std::{
     collections::HashSet,
-    sync::{Arc, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::{
-    sync::{Mutex, Notify},
-    task::JoinHandle,
-};
-use tokio_postgres::{AsyncMessage, Client, Config};
+use tokio::{sync::Notify, task::JoinHandle};
+use tokio_postgres::{AsyncMessage, Config};
 use uuid::Uuid;
 
 use crate::{Schema, error::from_driver, tls::Connector};
 
-/// Opened when the first relay sleeps; opened again when it is found dead. A hint: while it is dead, relays poll.
+/// The wait after a connection that could not be made; it doubles up to the second.
+const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// How long a connection may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A hint: while nobody listens, relays poll, and nothing waits for the connection.
 pub(crate) struct Bell {
     /// Tells it from the bells of other processes, whose workers may have the same names.
     id: Uuid,
     /// The workers that said that they sleep.
-    marked: std::sync::Mutex<HashSet<String>>,
-    config: Config,
-    tls: Connector,
-    schema: Schema,
-    rung: Arc<Notify>,
+    marked: Mutex<HashSet<String>>,
+    line: Arc<Line>,
+    /// Who listens, from the first sleep on.
     ear: Mutex<Option<Ear>>,
 }
 
-/// The listening connection and the task that reads it. Dropping it ends both.
-struct Ear {
-    client: Client,
-    reader: JoinHandle<()>,
+struct Line {
+    config: Config,
+    tls: Connector,
+    schema: Schema,
+    rung: Notify,
+    /// Why nobody listens, if that is news.
+    failed: Mutex<Option<Error>>,
 }
 
-/// The line to the database.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line {
-    /// Somebody has listened all the time.
-    Heard,
-    /// Somebody listens from now on.
-    New,
-}
+/// A task that ends when it is dropped.
+struct Ear(JoinHandle<()>);
 
 impl Drop for Ear {
     fn drop(&mut self) {
-        self.reader.abort();
+        self.0.abort();
     }
 }
 
@@ -53,12 +50,15 @@ impl Bell {
     pub(crate) fn new(config: Config, tls: Connector, schema: Schema) -> Self {
         Self {
             id: Uuid::new_v4(),
-            marked: std::sync::Mutex::default(),
-            config,
-            tls,
-            schema,
-            rung: Arc::new(Notify::new()),
-            ear: Mutex::new(None),
+            marked: Mutex::default(),
+            line: Arc::new(Line {
+                config,
+                tls,
+                schema,
+                rung: Notify::new(),
+                failed: Mutex::default(),
+            }),
+            ear: Mutex::default(),
         }
     }
 
@@ -68,52 +68,86 @@ impl Bell {
 
     /// This worker said that it sleeps.
     pub(crate) fn mark(&self, worker: &str) {
-        self.marked().insert(worker.to_owned());
+        locked(&self.marked).insert(worker.to_owned());
     }
 
     /// It is awake. Whether it had said that it sleeps.
     pub(crate) fn unmark(&self, worker: &str) -> bool {
-        self.marked().remove(worker)
+        locked(&self.marked).remove(worker)
     }
 
-    fn marked(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes sure that somebody listens.
-    pub(crate) async fn listen(&self) -> Result<Line, Error> {
-        let mut ear = self.ear.lock().await;
-        if ear.as_ref().is_some_and(|ear| !ear.client.is_closed()) {
-            return Ok(Line::Heard);
+    /// Makes sure that somebody listens, or tries to.
+    pub(crate) fn listen(&self) {
+        let mut ear = locked(&self.ear);
+        // It ends with the runtime that it was started in.
+        if ear.as_ref().is_none_or(|ear| ear.0.is_finished()) {
+            *ear = Some(Ear(tokio::spawn(listen_for_ever(self.line.clone()))));
         }
-        let (client, mut connection) = self
-            .config
-            .connect(Connector::clone(&self.tls))
-            .await
-            .map_err(from_driver)?;
-        let rung = self.rung.clone();
-        let reader = tokio::spawn(async move {
+    }
+
+    /// Waits for a ring, at most this long; not at all if there is news of why none can come.
+    pub(crate) async fn wait(&self, at_most: Duration) -> Result<Wake, Error> {
+        self.listen();
+        if let Some(error) = locked(&self.line.failed).take() {
+            return Err(error);
+        }
+        match tokio::time::timeout(at_most, self.line.rung.notified()).await {
+            Ok(()) => Ok(Wake::Rung),
+            Err(_) => Ok(Wake::Elapsed),
+        }
+    }
+}
+
+async fn listen_for_ever(line: Arc<Line>) {
+    let mut wait = WAITS.0;
+    loop {
+        match line.listen().await {
+            Ok(()) => wait = WAITS.0,
+            Err(error) => {
+                *locked(&line.failed) = Some(error);
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(WAITS.1);
+            }
+        }
+    }
+}
+
+impl Line {
+    /// Listens for as long as the connection lasts.
+    async fn listen(&self) -> Result<(), Error> {
+        let silent = || Error::Timeout(format!("no connection within {} seconds", PATIENCE.as_secs()).into());
+        let connect = self.config.connect(Connector::clone(&self.tls));
+        let connected = tokio::time::timeout(PATIENCE, connect).await.map_err(|_| silent())?;
+        let (client, mut connection) = connected.map_err(from_driver)?;
+        let hear = async {
             // Ends with the connection.
             while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
                 if matches!(message, AsyncMessage::Notification(_)) {
-                    rung.notify_one();
+                    self.rung.notify_one();
                 }
             }
-            // Nobody rings a dead line: wake once, so that the sleeper looks and listens anew.
-            rung.notify_one();
-        });
-        client
-            .batch_execute(&format!("LISTEN {}", self.schema))
-            .await
-            .map_err(from_driver)?;
-        *ear = Some(Ear { client, reader });
-        Ok(Line::New)
-    }
-
-    pub(crate) async fn wait(&self, at_most: Duration) -> Wake {
-        match tokio::time::timeout(at_most, self.rung.notified()).await {
-            Ok(()) => Wake::Rung,
-            Err(_) => Wake::Elapsed,
+        };
+        let begin = async {
+            let listen = format!("LISTEN {}", self.schema);
+            let begun = tokio::time::timeout(PATIENCE, client.batch_execute(&listen)).await;
+            begun.map_err(|_| silent())?.map_err(from_driver)?;
+            *locked(&self.failed) = None;
+            // Nobody heard what rang before.
+            self.rung.notify_one();
+            Ok::<_, Error>(())
+        };
+        tokio::pin!(hear, begin);
+        tokio::select! {
+            begun = &mut begin => begun?,
+            () = &mut hear => return Err(Error::Unavailable("the connection that listens was closed".into())),
         }
+        hear.await;
+        // Nobody rings a dead line: wake once, so that the sleeper looks.
+        self.rung.notify_one();
+        Ok(())
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

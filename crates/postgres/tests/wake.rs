@@ -1,6 +1,7 @@
 //! Who sleeps is rung for, and nobody else: each ring makes all commits of the database queue up for a moment.
 
 use posthouse_core::{Claim, Message, Store, Wake};
+use posthouse_postgres::{Options, Postgres};
 use posthouse_testkit::Fixture;
 use std::{future::poll_fn, time::Duration};
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -98,13 +99,35 @@ async fn a_line_that_was_cut_is_opened_anew() {
     let cut = format!("SELECT count(pg_terminate_backend(pid, 10000))::text FROM pg_stat_activity WHERE {listeners}");
     let (woken, cut) = tokio::join!(store.wake(LONG), fx.one(&cut));
     assert_eq!((woken.unwrap(), &*cut), (Wake::Rung, "1"));
-    assert_eq!(
-        store.wake(LONG).await.unwrap(),
-        Wake::Rung,
-        "it may have missed something"
-    );
     enqueue(&fx).await;
     assert_eq!(store.wake(LONG).await.unwrap(), Wake::Rung);
+}
+
+/// Where nobody can listen, a relay is told so and looks by itself: neither its claims nor its sleep wait for the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_cannot_be_opened_is_told_and_holds_nobody_up() {
+    let fx = PostgresFixture::new().await;
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("postgres://postgres@{}/postgres", nobody.local_addr().unwrap());
+    let closed = "postgres://postgres@127.0.0.1:1/postgres".to_owned();
+    for (listen, told) in [(silent, false), (closed, true)] {
+        let options = Options {
+            listen: Some(listen),
+            ..PostgresFixture::options(&fx.schema)
+        };
+        let store = Postgres::connect_with(&url(), options).await.unwrap();
+        store.asleep("w1", LONG).await.unwrap();
+        enqueue(&fx).await;
+        let moment = Duration::from_millis(1);
+        assert_eq!(store.wake(moment).await.unwrap(), Wake::Elapsed, "nobody hears it");
+        let claim = Claim::new("w1", 10, Duration::from_secs(15));
+        assert_eq!(store.claim(&claim).await.unwrap().len(), 1);
+        let mut why = Ok(Wake::Elapsed);
+        while told && why.is_ok() {
+            why = store.wake(moment).await;
+        }
+        assert_eq!(why.is_err(), told, "{why:?}");
+    }
 }
 
 /// A claim that finds nothing says whether leases have run out: an idle relay asks nothing else.

@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use posthouse_core::{Error, Message, Renewal, Settlement, Store, Wake};
-use posthouse_testkit::{Memory, suite::tools::*};
-use std::time::Duration;
+use async_trait::async_trait;
+use posthouse_core::{Error, Message, Renewal, Settlement, Store, Verdict, Wake, repair};
+use posthouse_testkit::{
+    Memory,
+    suite::tools::*,
+    wrapped::{Call, Hook, Reply, Wrapped},
+};
+use std::{sync::Arc, time::Duration};
 
 async fn committed(memory: &Memory, message: Message) {
     let mut tx = memory.begin();
@@ -94,4 +99,35 @@ async fn a_commit_before_the_sleep_still_wakes() {
     committed(&memory, message("y")).await;
     assert_eq!(relay.wake(Duration::from_secs(60)).await.unwrap(), Wake::Rung);
     assert_eq!(relay.wake(moment).await.unwrap(), Wake::Elapsed);
+}
+
+/// Somebody is just settling one of them, and will be for a while.
+struct Busy(i64);
+
+#[async_trait]
+impl Hook for Busy {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        match call {
+            Call::Settle(batch) if batch.iter().any(|settlement| settlement.lease.seq == self.0) => {
+                Ok(Reply::Verdicts(batch.iter().map(|_| Verdict::LeaseLost).collect()))
+            }
+            call => call.to(store).await,
+        }
+    }
+}
+
+/// A lease that cannot be taken back now keeps no other from it, however few are asked for at once.
+#[tokio::test]
+async fn a_busy_lease_keeps_no_other_from_being_taken_back() {
+    let memory = Memory::new();
+    for body in ["a", "b", "c"] {
+        committed(&memory, message(body)).await;
+    }
+    let first = claim(&memory, "w1", 10).await[0].lease.seq;
+    memory.advance(LEASE);
+    let store = Wrapped::new(Arc::new(memory.clone()), Busy(first));
+    assert_eq!(repair(&store, 1).await.unwrap(), 1);
+    assert_eq!(repair(&store, 1).await.unwrap(), 1);
+    assert_eq!(repair(&store, 1).await.unwrap(), 0);
+    assert_eq!(repair(&memory, 1).await.unwrap(), 1);
 }

@@ -174,6 +174,18 @@ mod tests {
         assert!(explicit.find("y:a", LEASE).is_none());
     }
 
+    /// Whatever the lease, or it would be given back over and over.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_fits_its_lease() {
+        let maker = |_: &str| Err(posthouse_core::Invalid::new("topic", "names nobody we know").into());
+        let explicit = Explicit::new(vec![("x:".to_owned(), Arc::new(maker))]);
+        for lease in [Duration::from_millis(20), Duration::from_secs(10), LEASE] {
+            explicit.replace(vec![("x:".to_owned(), Arc::new(maker))]);
+            let target = explicit.find("x:a", lease).unwrap().target.clone();
+            target.destination.check(&target.name, lease).unwrap();
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn so_many_are_remembered_and_none_in_use_is_forgotten() {
         let explicit = explicit();

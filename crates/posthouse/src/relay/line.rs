@@ -68,18 +68,28 @@ pub(super) enum Next {
     Fail,
 }
 
-/// Sends them in their order. What cannot go on stops the rest, which goes back.
+/// Sends them in their order.
 pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
+    let keyed = line.iter().any(|work| work.claimed.delivery.order_key.is_some());
+    in_order(&engine, line).await;
+    if keyed {
+        // Nobody could claim what is behind them while they were under way, nor is anybody rung for it when they end.
+        engine.look.notify_one();
+    }
+}
+
+/// What cannot go on stops the rest, which goes back.
+async fn in_order(engine: &Engine, line: Vec<Work>) {
     let mut line = VecDeque::from(line);
     while let Some(mut work) = line.pop_front() {
         let process = process(&work);
-        let next = first(&engine, &mut work, &mut line).instrument(process).await;
+        let next = first(engine, &mut work, &mut line).instrument(process).await;
         drop(work);
         engine.freed();
         match next {
             Next::Go => {}
             Next::Stop => break,
-            Next::Fail => return give_back(&engine, line.drain(..)).await,
+            Next::Fail => return give_back(engine, line.drain(..)).await,
         }
     }
 }
