@@ -129,6 +129,7 @@ impl Tables {
             state: illegal.state,
             verb,
         })?;
+        self.news = true;
         self.apply(seq, step);
         self.write_audit(About::Message(id), actor, verb, excerpt(detail, TEXT_CHARS));
         Ok(seq)

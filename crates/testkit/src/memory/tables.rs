@@ -274,7 +274,6 @@ impl Tables {
                 entry.pos = place;
             }
         }
-        self.news |= step.standing.state != State::Leased;
         self.tell_dedupe(seq);
     }
 
@@ -297,7 +296,6 @@ impl Tables {
             self.attempts.remove(&seq);
             self.receipts
                 .retain(|(_, of), _| *of != seq || self.flaw == Some(Flaw::ReceiptsOutlive));
-            self.news = true;
         }
     }
 

@@ -40,11 +40,8 @@ pub async fn a_sleep_that_is_given_up_loses_no_ring(fx: &dyn Fixture) {
     for body in ["a", "b", "c"] {
         {
             let mut given_up = pin!(store.wake(DAY));
-            poll_fn(|cx| {
-                assert!(given_up.as_mut().poll(cx).is_pending(), "before {body}");
-                Poll::Ready(())
-            })
-            .await;
+            // It may wake for nothing.
+            let _ = poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx))).await;
         }
         put(fx, message(body)).await;
         assert_eq!(store.wake(DAY).await.unwrap(), Wake::Rung, "{body}");
