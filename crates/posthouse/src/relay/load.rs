@@ -1,6 +1,5 @@
 //! How much a relay takes upon itself: messages in flight, and their bytes.
 
-use posthouse_core::Limits;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -53,12 +52,6 @@ impl Load {
             load: self.clone(),
             slots,
         })
-    }
-
-    /// So much is in flight that a claim may have left what was too large for the rest.
-    pub fn is_crowded(&self) -> bool {
-        let largest = (Limits::HARD_PAYLOAD_BYTES as u64).min(self.max_bytes);
-        self.free_bytes() < largest
     }
 
     fn free_bytes(&self) -> u64 {

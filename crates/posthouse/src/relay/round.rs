@@ -177,7 +177,7 @@ impl<'a> Rounds<'a> {
             let turn = self.turn % asks.len();
             asks.rotate_left(turn);
         }
-        let mut satisfied = true;
+        let mut rest = Rest::UntilWoken { limited };
         let (mut asked, mut richer) = (BTreeSet::new(), BTreeSet::new());
         for ask in asks {
             let most = engine.most(&ask);
@@ -195,19 +195,14 @@ impl<'a> Rounds<'a> {
                 ask.found_all();
                 continue;
             }
-            satisfied = false;
+            rest = Rest::None;
             richer.extend(ask.tenant.clone());
             self.weigh(&ask, found).await?;
         }
         asked
             .difference(&richer)
             .for_each(|tenant| engine.tenants.widen(tenant));
-        Ok(match satisfied {
-            true => Rest::UntilWoken {
-                limited: limited || engine.load.is_crowded(),
-            },
-            false => Rest::None,
-        })
+        Ok(rest)
     }
 
     /// Tenants of weight have further turns when there was more than one claim could take.
