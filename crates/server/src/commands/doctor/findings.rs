@@ -3,6 +3,7 @@
 use posthouse::{
     Breaker, Counts, DestinationView, MessageId, MessageView, RelayView, State,
     condition::{Condition, Holder, HolderKind},
+    topic::shown,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
@@ -317,7 +318,7 @@ fn routes(relays: &[RelayView], waiting: &[MessageView]) -> Finding {
     let topics: Vec<_> = without
         .iter()
         .take(5)
-        .map(|(topic, (n, _))| format!("{topic} ({n})"))
+        .map(|(topic, (n, _))| format!("{} ({n})", shown(topic)))
         .collect();
     let more = if without.len() > 5 { ", ..." } else { "" };
     Finding::warn(
