@@ -379,7 +379,10 @@ fn dead(counts: &Counts, dead: &[MessageView]) -> Finding {
     let about = if counts.dead.exact { "" } else { "about " };
     Finding::warn(
         "dead",
-        format!("{about}{}: {}{sampled}", number(n, "message"), causes.join(", ")),
+        match causes.is_empty() {
+            true => format!("{about}{}", number(n, "message")),
+            false => format!("{about}{}: {}{sampled}", number(n, "message"), causes.join(", ")),
+        },
         "look: posthouse dead list; when the cause is gone: posthouse dead replay --dry-run with a filter",
     )
 }
