@@ -31,6 +31,19 @@ fn the_page_lists_every_key_and_no_other() {
 }
 
 #[test]
+fn the_page_shows_the_name_that_a_destination_has_by_default() {
+    let config = sound("[[route]]\ntopic = \"a\"\nto = \"https://shop.example/hooks\"\n");
+    assert!(
+        PAGE.contains(&format!(
+            "`{}`, for `https://shop.example/hooks`",
+            config.routes[0].name
+        )),
+        "{}",
+        config.routes[0].name
+    );
+}
+
+#[test]
 fn keys_are_sound() {
     let paths: BTreeSet<_> = KEYS.iter().map(|key| key.path).collect();
     assert_eq!(paths.len(), KEYS.len());
