@@ -32,9 +32,11 @@ use routes::Routes;
 pub fn run(args: &cli::Relay, sources: Sources, out: &Output) -> Result<(), Failure> {
     let loaded = config::load(&sources)?;
     loaded.warnings.iter().for_each(|problem| out.problem(problem));
-    if loaded.config.routes.is_empty() {
+    if loaded.config.routes.is_empty() && loaded.config.explicit.http.is_empty() {
         let failure = Failure::new("no route is configured, so there is nothing that a relay could deliver");
-        return Err(failure.help("write a [[route]] with topic and to; posthouse.example.toml shows all keys"));
+        return Err(failure.help(
+            "write a [[route]] with topic and to, or list hosts that topics may name ([explicit] http); posthouse.example.toml shows all keys",
+        ));
     }
     log::begin(&loaded.config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
