@@ -81,6 +81,16 @@ fn dead_letters_are_looked_at_and_replayed_by_filter() {
         assert_eq!(done.ok(), "3 replayed\n");
         let again = place.run(&["dead", "replay", "--topic", "order.placed", "--yes"]);
         assert_eq!(again.ok(), "0 replayed\n");
+        // Nothing matches: the same document, whether it was confirmed or not.
+        let nothing = place
+            .run(&["dead", "replay", "--topic", "order.placed", "--json"])
+            .json();
+        let confirmed = place.run(&["dead", "replay", "--topic", "order.placed", "--json", "--yes"]);
+        assert_eq!(nothing, confirmed.json());
+        assert_eq!(
+            (&nothing[0]["replayed"], &nothing[0]["complete"]),
+            (&0.into(), &true.into())
+        );
         assert_eq!(
             place
                 .run(&["messages", "list", "--json", "--state", "pending"])

@@ -193,10 +193,15 @@ fn reload(
 ) -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut watch = watch::watch(sources, Ok(loaded.clone()))?;
     let mut in_force = loaded;
+    let mut told = None;
     Ok(async move {
         loop {
             let next = match watch.next().await {
                 Ok(next) => next,
+                Err(problems) if told.as_ref() == Some(&problems) => {
+                    tracing::warn!("the configuration was read again, and is still not sound");
+                    continue;
+                }
                 Err(problems) => {
                     for problem in problems.all.iter().filter(|problem| !problem.warning) {
                         let (place, message) = (problem.place.to_string(), &problem.message);
@@ -207,9 +212,11 @@ fn reload(
                         );
                     }
                     state.configured(false);
+                    told = Some(problems);
                     continue;
                 }
             };
+            told = None;
             let changes = config::diff(&in_force, &next);
             let taken_up = take_up(&next.config, &mut routes, &control);
             if let Err(failure) = taken_up {
