@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     super::{
-        keys::{self, KEYS, Key},
+        keys::{self, KEYS, Key, Kind},
         value::Source,
     },
     *,
@@ -19,7 +19,14 @@ fn row(key: &Key) -> String {
         written => format!("`{written}`"),
     };
     let change = if key.live { "at once" } else { "restart" };
-    format!("| `{}` | {default} | {change} | {} |", key.path, key.meaning)
+    let range = match key.kind {
+        Kind::Whole(least, most) => format!(" From {least} to {most}."),
+        Kind::WholeOrNever(least, most) => format!(" From {least} to {most}, or `\"never\"`."),
+        Kind::Real(least, most) => format!(" From {least} to {most}."),
+        Kind::Wholes(least, most) | Kind::WholeOf(least, most) => format!(" Each from {least} to {most}."),
+        Kind::Switch | Kind::Text | Kind::Word(_) | Kind::Texts | Kind::Waits | Kind::Headers => String::new(),
+    };
+    format!("| `{}` | {default} | {change} | {}{range} |", key.path, key.meaning)
 }
 
 #[test]
