@@ -8,6 +8,7 @@ use crate::{
     Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp,
     explain::{Cause, Facts, explain},
     presence::{DestinationView, Pause, RelayView, destinations},
+    topic::shown,
 };
 
 /// Looking at messages, and moving those that the relay will not.
@@ -249,7 +250,8 @@ pub struct MessageView {
     pub tenant: String,
     /// Which application owns it.
     pub namespace: String,
-    /// What it is about.
+    /// What it is about. Written out (`Serialize`) as it is [shown](crate::topic::shown).
+    #[serde(serialize_with = "topic_text")]
     pub topic: String,
     /// Its order key.
     pub order_key: Option<String>,
@@ -300,6 +302,10 @@ pub struct MessageView {
     pub destination: Option<String>,
     /// The operator's note, when it is quarantined.
     pub note: Option<String>,
+}
+
+fn topic_text<S: serde::Serializer>(topic: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&shown(topic))
 }
 
 fn digest_text<S: serde::Serializer>(digest: &Option<Digest>, serializer: S) -> Result<S::Ok, S::Error> {

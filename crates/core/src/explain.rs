@@ -6,6 +6,7 @@ use std::fmt;
 use crate::{
     Attempt, AttemptOutcome, DeadReason, MessageId, MessageView, State, Timestamp,
     presence::{Breaker, Pause, RelayView},
+    topic::shown,
 };
 
 /// What a store knows that bears on one message.
@@ -115,7 +116,7 @@ pub enum Cause {
     NoRelay,
     /// Relays are there, but none sends this topic of this namespace.
     NoRoute {
-        /// The topic.
+        /// The topic, as it is [shown](crate::topic::shown).
         topic: String,
         /// The namespace.
         namespace: String,
@@ -238,7 +239,7 @@ pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Ve
         .collect();
     let Some((_, destinations)) = serving.first() else {
         return vec![Cause::NoRoute {
-            topic: m.topic.clone(),
+            topic: shown(&m.topic).into_owned(),
             namespace: m.namespace.clone(),
         }];
     };

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     Invalid, Limits, Timestamp,
     message::{check_name, check_optional_name, check_text},
-    topic::TopicPattern,
+    topic::{TopicPattern, shown},
 };
 
 /// How long a relay is remembered after its last word, and the longest that a word may hold.
@@ -163,7 +163,7 @@ pub struct DestinationView {
     pub breaker: Breaker,
     /// Whether a live relay is at its rate limit.
     pub limited: bool,
-    /// The patterns of the topics that go there.
+    /// The patterns of the topics that go there, as they are [shown].
     pub topics: Vec<String>,
     /// How many live relays send to it.
     pub relays: usize,
@@ -188,8 +188,9 @@ pub fn destinations(relays: &[RelayView], pauses: &[Pause]) -> Vec<DestinationVi
                 let health = view.relay.health(name);
                 entry.breaker = entry.breaker.max(health.breaker);
                 entry.limited |= health.limited;
-                if !entry.topics.contains(&route.topic) {
-                    entry.topics.push(route.topic.clone());
+                let topic = shown(&route.topic);
+                if !entry.topics.iter().any(|known| *known == topic) {
+                    entry.topics.push(topic.into_owned());
                 }
                 if !seen.contains(&name.as_str()) {
                     seen.push(name);

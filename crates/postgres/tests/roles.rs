@@ -17,6 +17,7 @@ const RELAY: &[&str] = &[
     "check_dedup",
     "claim_outbox_batch",
     "complete_outbox_attempt",
+    "counts",
     "earlier_receipts",
     "enqueue_many",
     "expired",

@@ -147,7 +147,7 @@ What is beyond ten thousand is an estimate, and says so.")]
         after_help = "\
 Examples:
   posthouse destinations list
-  posthouse destinations pause https://shop.example/hooks --reason 'maintenance until six'"
+  posthouse destinations pause 'https://shop.example#097d5636' --reason 'maintenance until six'"
     )]
     Destinations(Destinations),
     /// Check the configuration, and show what is in force
@@ -610,18 +610,31 @@ Example:
   posthouse destinations list --json | jq -r 'select(.breaker != \"closed\").name'")]
     List,
     /// Stop all relays from sending to a destination; its messages wait
-    Pause(Switch),
+    #[command(after_help = "\
+Example:
+  posthouse destinations pause 'https://shop.example#097d5636' --reason 'maintenance until six'
+
+Relays hear of it with their next heartbeat, within 6 seconds; what is being sent is sent.")]
+    Pause(Pause),
     /// Let all relays send to a destination again
     #[command(after_help = "\
 Example:
-  posthouse destinations resume https://shop.example/hooks")]
+  posthouse destinations resume 'https://shop.example#097d5636'
+
+Relays hear of it with their next heartbeat, within 6 seconds.")]
     Resume(Switch),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  posthouse destinations pause https://shop.example/hooks --reason 'maintenance until six'")]
+pub struct Pause {
+    #[command(flatten)]
+    pub switch: Switch,
+    /// Also when no relay that is running tells of a destination of that name
+    #[arg(long)]
+    pub anyway: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct Switch {
     /// Its name, as the list tells it
     #[arg(value_name = "NAME")]

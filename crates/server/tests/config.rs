@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     path::Path,
 };
 
@@ -114,4 +114,24 @@ fn a_check_may_go_on_and_tells_what_changed() {
     assert_eq!(read(said.next())["sound"], true);
     child.signal("INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+/// What the check calls sound, a relay runs with: hosts that topics may name are enough, and need no route.
+#[test]
+fn a_relay_runs_with_nothing_but_hosts_that_topics_may_name() {
+    let place = folder("[store]\nurl = \"sqlite://a.db\"\n[admin]\nbind = \"off\"\n");
+    let none = run(place.folder(), &["relay"]);
+    assert!(none.failed_with(1).contains("[explicit]"), "{none:#?}");
+    let text = "[store]\nurl = \"sqlite://a.db\"\n[admin]\nbind = \"off\"\n[explicit]\nhttp = [\"shop.example\"]\n";
+    std::fs::write(place.folder().join("posthouse.toml"), text).unwrap();
+    run(place.folder(), &["config", "check"]).ok();
+    let mut relay = Process::start(posthouse().current_dir(place.folder()).arg("relay"));
+    let mut stderr = BufReader::new(relay.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("relaying: ") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    relay.signal("TERM");
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(relay.wait().unwrap().code(), Some(0), "{said}");
 }

@@ -80,6 +80,47 @@ fn a_session_that_does_not_wait_for_the_disk_is_a_risk() {
     assert!(of(&found, "pooler").is_empty(), "{found:?}");
 }
 
+/// A relay's role counts, as the relay does; what it may not look at is named, and nothing fails.
+#[test]
+fn with_a_relays_role_it_says_what_it_did_not_look_at() {
+    let [_, place] = Place::both();
+    place.run(&["migrate", "--roles"]).ok();
+    place.enqueue(&["order.placed", "--data", "1"]);
+    let (schema, server) = (place.schema(), server());
+    let login = format!("{schema}_ralf");
+    sql(&server, &format!("CREATE ROLE {login} LOGIN IN ROLE {schema}_relay"));
+    let (scheme, rest) = place.url.split_once("://").unwrap();
+    let host = rest.split_once('@').map_or(rest, |(_, host)| host);
+    let url = format!("{scheme}://{login}@{host}");
+    let found = findings(&place, &url, &[]);
+    let counted = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async { posthouse::AnyStore::open(&url).await.unwrap().admin().counts().await });
+    sql(&server, &format!("DROP ROLE {login}"));
+    for role in ["owner", "producer", "relay", "operator", "viewer"] {
+        let role = format!("{schema}_{role}");
+        sql(&server, &format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}"));
+    }
+    assert_eq!(counted.unwrap().ready.value, 1);
+    let rights = of(&found, "rights");
+    assert!(
+        rights[0]["found"]
+            .as_str()
+            .unwrap()
+            .contains("relays, routes, destinations")
+            && rights[0]["todo"].as_str().unwrap().contains("posthouse_operator"),
+        "{found:#?}"
+    );
+    for check in ["relays", "routes", "destinations"] {
+        assert!(of(&found, check).is_empty(), "{found:#?}");
+    }
+    for check in ["durability", "leases", "backlog", "dead"] {
+        assert_eq!(of(&found, check).len(), 1, "{found:#?}");
+    }
+}
+
 /// Operators may ask, too; they are told what they cannot see.
 #[test]
 fn an_operator_who_may_not_see_sessions_is_told_so() {

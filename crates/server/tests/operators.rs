@@ -1,6 +1,6 @@
 //! What operators do: look, ask why, decide, and find it in the audit; on every store.
 
-use posthouse::{AnyStore, Claim, Outcome, RetryPolicy, Settlement};
+use posthouse::{AnyStore, Claim, Outcome, RetryPolicy, Settlement, presence};
 use std::time::Duration;
 
 use crate::support::Place;
@@ -81,6 +81,16 @@ fn dead_letters_are_looked_at_and_replayed_by_filter() {
         assert_eq!(done.ok(), "3 replayed\n");
         let again = place.run(&["dead", "replay", "--topic", "order.placed", "--yes"]);
         assert_eq!(again.ok(), "0 replayed\n");
+        // Nothing matches: the same document, whether it was confirmed or not.
+        let nothing = place
+            .run(&["dead", "replay", "--topic", "order.placed", "--json"])
+            .json();
+        let confirmed = place.run(&["dead", "replay", "--topic", "order.placed", "--json", "--yes"]);
+        assert_eq!(nothing, confirmed.json());
+        assert_eq!(
+            (&nothing[0]["replayed"], &nothing[0]["complete"]),
+            (&0.into(), &true.into())
+        );
         assert_eq!(
             place
                 .run(&["messages", "list", "--json", "--state", "pending"])
@@ -102,6 +112,65 @@ fn dead_letters_are_looked_at_and_replayed_by_filter() {
             format!("{other}  discarded\n")
         );
         place.run(&["dead", "discard", &other]).failed_with(3);
+    }
+}
+
+/// A relay that tells of itself and of where it sends to.
+async fn tells(url: &str, routes: &[(&str, &str)]) {
+    let store = AnyStore::open(url).await.unwrap().store();
+    let route = |(topic, to): &(&str, &str)| presence::Route {
+        topic: (*topic).to_owned(),
+        destinations: vec![(*to).to_owned()],
+    };
+    let told = presence::Relay {
+        name: "relay-a".to_owned(),
+        routes: routes.iter().map(route).collect(),
+        ..presence::Relay::default()
+    };
+    store.heartbeat(&told, Duration::from_secs(3600)).await.unwrap();
+}
+
+#[test]
+fn of_a_topic_that_holds_a_url_the_secret_part_is_told_by_nobody() {
+    const TOPIC: &str = "http:https://shop.example/SECRETPATH?token=SECRET";
+    for place in Place::both() {
+        place.enqueue(&[TOPIC, "--data", "1"]);
+        wait(reject_all(&place.url));
+        let waits = place.enqueue(&[TOPIC, "--data", "2"]);
+        // Without a relay, with one that has no route for it, and with one that has.
+        for routes in [&[][..], &[("order.*", "orders")], &[(TOPIC, "hooks")]] {
+            if !routes.is_empty() {
+                wait(tells(&place.url, routes));
+            }
+            let commands: [&[&str]; 9] = [
+                &["messages", "list", "--topic", TOPIC],
+                &["messages", "show", &waits],
+                &["messages", "explain", &waits],
+                &["dead", "list"],
+                &["dead", "replay", "--all", "--dry-run"],
+                &["doctor"],
+                &["stats"],
+                &["destinations", "list"],
+                &["enqueue", TOPIC, "--data", "3"],
+            ];
+            for command in commands {
+                for more in [&[][..], &["--json"]] {
+                    let told = place.run(&[command, more].concat());
+                    assert_eq!(told.code, Some(0), "{command:?} {told:#?}");
+                    let text = format!("{}{}", told.stdout, told.stderr);
+                    assert!(!text.contains("SECRET"), "{command:?} {more:?}: {text}");
+                    let lists = matches!(command, ["messages" | "dead", "list", ..]);
+                    assert!(
+                        !lists || text.contains("http:https://shop.example#"),
+                        "{command:?} {more:?}: {text}"
+                    );
+                }
+            }
+        }
+        assert_eq!(
+            place.run(&["messages", "explain", &waits, "--json"]).json()[0]["causes"][0]["cause"],
+            "free"
+        );
     }
 }
 

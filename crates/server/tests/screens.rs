@@ -188,7 +188,7 @@ fn doctor() {
     });
     story.enqueue(8, "stock.changed");
     story.at(600);
-    story.run("posthouse destinations pause billing --reason 'moves to new servers'");
+    story.run("posthouse destinations pause billing --anyway --reason 'moves to new servers'");
     story.type_in("posthouse doctor");
     story.type_in("posthouse doctor --json");
     story.ends_as("doctor");
@@ -372,6 +372,8 @@ fn destinations() {
         "posthouse destinations list",
         "posthouse destinations pause billing --reason 'moves to new servers'",
         "posthouse destinations pause biling",
+        "posthouse destinations pause biling --json",
+        "posthouse destinations pause biling --anyway",
         "posthouse destinations list",
         "posthouse destinations list --json",
         "posthouse destinations resume billing",
@@ -395,10 +397,13 @@ fn billing(breaker: Breaker) -> Relay {
     Relay {
         name: "relay-a".to_owned(),
         version: "0.1.0".to_owned(),
-        routes: vec![route("invoice.*", "billing"), route("*", "https://shop.example/hooks")],
+        routes: vec![
+            route("invoice.*", "billing"),
+            route("*", "https://shop.example#097d5636"),
+        ],
         destinations: vec![
             health("billing", breaker, false),
-            health("https://shop.example/hooks", Breaker::Closed, true),
+            health("https://shop.example#097d5636", Breaker::Closed, true),
         ],
         ..Relay::default()
     }

@@ -80,6 +80,17 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
         left_out(&preview.left_out, out);
         return Ok(());
     }
+    if !args.yes && preview.count.value == 0 && out.json {
+        let left_out = preview.left_out;
+        return summary(
+            &Replayed {
+                left_out,
+                ..Replayed::default()
+            },
+            true,
+            out,
+        );
+    }
     if !args.yes && preview.count.value == 0 {
         out.note(match preview.left_out.sum() {
             0 => "No message matches; there is nothing to replay.",

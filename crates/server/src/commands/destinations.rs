@@ -1,10 +1,12 @@
 //! `posthouse destinations`: looking at destinations, and stopping or starting them.
 
-use posthouse::{AnyStore, DestinationView};
+use posthouse::{AnyStore, DestinationView, Invalid, RelayView, presence::check_destination};
 use serde_json::json;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use crate::{
     cli::Destinations,
+    config::likeness,
     exit::Failure,
     output::{Output, cut, cut_or_dash, now, relative, visible},
     timeline::DETAIL,
@@ -27,20 +29,62 @@ pub async fn run(asked: &Destinations, store: &str, out: &Output) -> Result<(), 
             out.data(&out.broken_table(&heading, all.iter().map(row).collect()))
         }
         Destinations::Pause(args) => {
-            let name = &args.destination;
-            let known = admin.destinations().await?.iter().any(|d| d.name == *name);
-            admin.pause(name, &args.who.actor, &args.who.reason).await?;
-            if !known {
-                out.note("No relay that is running sends to a destination of that name; check its spelling: posthouse destinations list");
+            let (name, who) = (&args.switch.destination, &args.switch.who);
+            check_destination(name)?;
+            let relays = admin.relays().await?;
+            let names = names(&relays);
+            let known = names.contains(name.as_str());
+            if !known && !names.is_empty() && !args.anyway {
+                return Err(unknown(name, names));
             }
-            said(out, name, "paused")
+            admin.pause(name, &who.actor, &who.reason).await?;
+            said(out, name, "paused")?;
+            out.note(if known {
+                HEARD
+            } else {
+                "No relay that is running sends to a destination of that name; check its spelling: posthouse destinations list"
+            });
+            Ok(())
         }
         Destinations::Resume(args) => {
             let name = &args.destination;
             let was = admin.resume(name, &args.who.actor, &args.who.reason).await?;
-            said(out, name, if was { "resumed" } else { "was not paused" })
+            said(out, name, if was { "resumed" } else { "was not paused" })?;
+            if was && admin.relays().await?.iter().any(|view| view.live) {
+                out.note(HEARD);
+            }
+            Ok(())
         }
     }
+}
+
+/// A heartbeat is 5 seconds and a moment after the one before.
+const HEARD: &str = "Relays hear of it with their next heartbeat, within 6 seconds.";
+/// How many names an error lists.
+const LISTED: usize = 10;
+
+/// The destinations that live relays tell of; those that topics have named, too.
+fn names(relays: &[RelayView]) -> BTreeSet<&str> {
+    let live = relays.iter().filter(|view| view.live).map(|view| &view.relay);
+    live.flat_map(|relay| {
+        let routed = relay.routes.iter().flat_map(|route| &route.destinations);
+        routed.chain(relay.destinations.iter().map(|health| &health.destination))
+    })
+    .map(String::as_str)
+    .collect()
+}
+
+/// The names that there are, the nearest first.
+fn unknown(name: &str, names: BTreeSet<&str>) -> Failure {
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_by_key(|known| Reverse(likeness(name, known)));
+    let more = if names.len() > LISTED { ", ..." } else { "" };
+    names.truncate(LISTED);
+    let problem = format!("no relay that is running sends to {name:?}; nothing was paused");
+    Failure::from(Invalid::new("destination", problem)).help(format!(
+        "there are: {}{more}; to pause one that is to come: --anyway",
+        names.join(", ")
+    ))
 }
 
 fn said(out: &Output, name: &str, word: &str) -> Result<(), Failure> {

@@ -20,6 +20,9 @@ use crate::{
 /// Keys that are asked about, to find one that is blocked.
 const KEYS_ASKED: usize = 50;
 
+/// Checks that say nothing true where this role may not look at messages and relays.
+const UNSEEN: [&str; 3] = ["relays", "routes", "destinations"];
+
 /// `doctor`
 pub async fn run(args: &Doctor, sources: &Sources, out: &Output) -> Result<(), Failure> {
     let mut all = configuration(sources);
@@ -101,7 +104,16 @@ async fn look_at(store: &config::Store, args: &Doctor) -> Vec<Finding> {
     };
     let mut found = vec![Finding::ok("store", format!("{shown} answers")), schema(url).await];
     match facts(&any, store).await {
-        Ok(facts) => found.extend(findings(&facts, args.old)),
+        Ok((facts, None)) => found.extend(findings(&facts, args.old)),
+        Ok((facts, Some(denied))) => {
+            let seen = findings(&facts, args.old).into_iter();
+            found.extend(seen.filter(|finding| !UNSEEN.contains(&finding.check)));
+            found.push(Finding::warn(
+                "rights",
+                format!("{} were not looked at: {denied}", UNSEEN.join(", ")),
+                "ask as a member of the role posthouse_operator",
+            ));
+        }
         Err(error) => {
             let failure = Failure::from(error);
             found.push(Finding::fail("store", failure.message, failure.help));
@@ -124,7 +136,9 @@ async fn schema(url: &str) -> Finding {
     }
 }
 
-async fn facts(any: &AnyStore, store: &config::Store) -> Result<Facts, Error> {
+/// What is known, and why some of it is not, where this role may not look at messages and relays.
+async fn facts(any: &AnyStore, store: &config::Store) -> Result<(Facts, Option<String>), Error> {
+    let mut denied = None;
     let admin = any.admin();
     let (before, since) = (now(), Instant::now());
     let condition = any.condition().await?;
@@ -136,23 +150,41 @@ async fn facts(any: &AnyStore, store: &config::Store) -> Result<Facts, Error> {
         ..Filter::default()
     };
     let counts = admin.counts().await?;
-    let waiting = admin.list(&page(State::Pending, true)).await?.messages;
+    let waiting = allowed(
+        admin.list(&page(State::Pending, true)).await.map(|p| p.messages),
+        &mut denied,
+    )?;
     let blocked = match counts.blocked_keys.value {
         0 => None,
         _ => blocked(&*admin, &waiting).await?,
     };
-    Ok(Facts {
+    let facts = Facts {
         ahead: ahead(&condition, before, unsure),
         condition,
         counts,
-        relays: admin.relays().await?,
-        destinations: admin.destinations().await?,
-        dead: admin.list(&page(State::Dead, false)).await?.messages,
+        relays: allowed(admin.relays().await, &mut denied)?,
+        destinations: allowed(admin.destinations().await, &mut denied)?,
+        dead: allowed(
+            admin.list(&page(State::Dead, false)).await.map(|p| p.messages),
+            &mut denied,
+        )?,
         waiting,
         blocked,
         asked_port: asked_port(store.url.expose()),
         has_direct: store.direct_url.is_some(),
-    })
+    };
+    Ok((facts, denied))
+}
+
+/// Nothing where this role has not the right, and the first refusal.
+fn allowed<T>(found: Result<Vec<T>, Error>, denied: &mut Option<String>) -> Result<Vec<T>, Error> {
+    match found {
+        Err(Error::Denied(why)) => {
+            denied.get_or_insert(why);
+            Ok(Vec::new())
+        }
+        other => other,
+    }
 }
 
 /// The store's clock was read some time after `before`, within as many seconds as it is unsure.

@@ -1,6 +1,6 @@
 //! `posthouse enqueue`: one message, in a transaction of its own.
 
-use posthouse::{AnyStore, Enqueued, Invalid, Limits, Message, OnDuplicate, Order};
+use posthouse::{AnyStore, Enqueued, Invalid, Limits, Message, OnDuplicate, Order, topic::shown};
 use serde_json::json;
 use std::{
     fs::File,
@@ -27,7 +27,7 @@ pub async fn run(args: &Enqueue, store: &str, out: &Output) -> Result<(), Failur
         Enqueued::New(id) => (id, "new"),
         Enqueued::Duplicate(id) => (id, "duplicate"),
     };
-    let topic = visible(&args.topic);
+    let topic = visible(&shown(&args.topic));
     out.note(&match answer {
         Enqueued::New(_) => format!("Enqueued {topic}, {}.", size(bytes)),
         Enqueued::Duplicate(_) => format!("{topic} was there already; nothing was written."),

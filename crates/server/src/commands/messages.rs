@@ -2,6 +2,7 @@
 
 use posthouse::{
     Admin, AnyStore, Attempt, AuditEntry, Error, Filter, Message, MessageId, MessageView, State, Timestamp,
+    topic::shown,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -244,7 +245,7 @@ pub fn table(messages: &[MessageView], out: &Output) -> String {
     let columns: Vec<Column> = [
         Some(Column("ID", |m, _| m.id.to_string())),
         Some(Column("STATE", |m, _| m.state.to_string())),
-        Some(Column("TOPIC", |m, _| cut(&m.topic, 32))),
+        Some(Column("TOPIC", |m, _| cut(&shown(&m.topic), 32))),
         any(|m| m.namespace != Message::DEFAULT_NAMESPACE).then_some(Column("NAMESPACE", |m, _| cut(&m.namespace, 16))),
         any(|m| !m.tenant.is_empty()).then_some(Column("TENANT", |m, _| cut_or_dash(&m.tenant, 16))),
         any(|m| m.order_key.is_some()).then_some(Column("KEY", |m, _| {
@@ -318,7 +319,7 @@ fn fields(m: &MessageView, out: &Output) -> String {
     let lines = [
         ("message", Some(m.id.to_string())),
         ("state", Some(format!("{}{reason}", m.state))),
-        ("topic", Some(m.topic.clone())),
+        ("topic", Some(shown(&m.topic).into_owned())),
         ("namespace", Some(m.namespace.clone())),
         ("tenant", Some(m.tenant.clone()).filter(|tenant| !tenant.is_empty())),
         ("order key", m.order_key.clone()),

@@ -1,6 +1,6 @@
 //! `posthouse stats`: how much there is of everything.
 
-use posthouse::{AnyStore, Breaker, Count, Counts, DestinationView, RelayView, Timestamp};
+use posthouse::{AnyStore, Breaker, Count, Counts, DestinationView, RelayView, Timestamp, topic::shown};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -20,11 +20,14 @@ struct Document<'a> {
 /// `stats`
 pub async fn run(store: &str, out: &Output) -> Result<(), Failure> {
     let admin = AnyStore::open(store).await?.admin();
-    let (counts, relays, destinations) = (
+    let (counts, mut relays, destinations) = (
         admin.counts().await?,
         admin.relays().await?,
         admin.destinations().await?,
     );
+    for route in relays.iter_mut().flat_map(|view| &mut view.relay.routes) {
+        route.topic = shown(&route.topic).into_owned();
+    }
     if out.json {
         return out.document(&Document {
             messages: &counts,

@@ -338,8 +338,8 @@ pub const KEYS: &[Key] = &[
     bare(
         "route.name",
         Kind::Text,
-        "`to` without parameters",
-        "The destination's name, to pause and resume it by. Each has its own.",
+        "scheme, host and port of `to` and a hash",
+        "The destination's name, to pause and resume it by. Each has its own. Unset it is as `https://shop.example#097d5636`, for `https://shop.example/hooks`.",
     ),
     key(
         "route.timeout_ms",
@@ -526,6 +526,11 @@ pub fn variable(path: &str) -> Option<String> {
 
 /// The nearest of these names, if one is near.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let near = |name: &&'a str| (strsim::jaro_winkler(&word.to_lowercase(), &name.to_lowercase()) * 1000.0) as u32;
+    let near = |name: &&'a str| likeness(word, name);
     names.into_iter().max_by_key(near).filter(|name| near(name) > 800)
+}
+
+/// How alike two names are: 1000 when they are the same.
+pub fn likeness(one: &str, other: &str) -> u32 {
+    (strsim::jaro_winkler(&one.to_lowercase(), &other.to_lowercase()) * 1000.0) as u32
 }

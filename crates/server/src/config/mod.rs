@@ -25,6 +25,7 @@ mod tests;
 pub use address::{Allowed, Explicit};
 pub use breaker::Breaker;
 pub use diff::{Change, Changes, diff};
+pub use keys::likeness;
 pub use outbox::{Outbox, Retention, Tenants};
 pub use problem::{Place, Problem};
 pub use process::{Admin, Log};

@@ -113,11 +113,13 @@ impl Watch {
         }
     }
 
-    /// Waits until nothing happens for a moment.
-    async fn settle(&self) {
+    /// Waits until nothing happens for a moment. Who asks meanwhile gets the same reading.
+    async fn settle(&mut self) {
         for _ in 0..WAITS {
-            if tokio::time::timeout(QUIET, self.woken.notified()).await.is_err() {
-                return;
+            tokio::select! {
+                () = self.hangup.heard() => self.asked = true,
+                () = self.woken.notified() => {}
+                () = tokio::time::sleep(QUIET) => return,
             }
         }
     }

@@ -32,9 +32,11 @@ use routes::Routes;
 pub fn run(args: &cli::Relay, sources: Sources, out: &Output) -> Result<(), Failure> {
     let loaded = config::load(&sources)?;
     loaded.warnings.iter().for_each(|problem| out.problem(problem));
-    if loaded.config.routes.is_empty() {
+    if loaded.config.routes.is_empty() && loaded.config.explicit.http.is_empty() {
         let failure = Failure::new("no route is configured, so there is nothing that a relay could deliver");
-        return Err(failure.help("write a [[route]] with topic and to; posthouse.example.toml shows all keys"));
+        return Err(failure.help(
+            "write a [[route]] with topic and to, or list hosts that topics may name ([explicit] http); posthouse.example.toml shows all keys",
+        ));
     }
     log::begin(&loaded.config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -191,10 +193,15 @@ fn reload(
 ) -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut watch = watch::watch(sources, Ok(loaded.clone()))?;
     let mut in_force = loaded;
+    let mut told = None;
     Ok(async move {
         loop {
             let next = match watch.next().await {
                 Ok(next) => next,
+                Err(problems) if told.as_ref() == Some(&problems) => {
+                    tracing::warn!("the configuration was read again, and is still not sound");
+                    continue;
+                }
                 Err(problems) => {
                     for problem in problems.all.iter().filter(|problem| !problem.warning) {
                         let (place, message) = (problem.place.to_string(), &problem.message);
@@ -205,9 +212,11 @@ fn reload(
                         );
                     }
                     state.configured(false);
+                    told = Some(problems);
                     continue;
                 }
             };
+            told = None;
             let changes = config::diff(&in_force, &next);
             let taken_up = take_up(&next.config, &mut routes, &control);
             if let Err(failure) = taken_up {

@@ -37,7 +37,14 @@ fn routes_change(on: On) {
     let good = std::fs::read_to_string(world.write(&first)).unwrap();
     let path = world.path(&first);
     std::fs::write(&path, format!("{good}\nlease = [")).unwrap();
+    relay.signal(Signal::HUP);
     wait("it is told", || relay.measure("posthouse_configuration_sound") == 0.0);
+    // Once, however often somebody asks while it stays the same.
+    const TOLD: &str = "is not sound, and the one before stays";
+    let once = relay.log().matches(TOLD).count();
+    relay.signal(Signal::HUP);
+    wait("it is read again", || relay.log().contains("and is still not sound"));
+    assert_eq!(relay.log().matches(TOLD).count(), once);
     let (status, text) = relay.get("/readyz");
     assert_eq!(status, 200, "it still works: {text}");
     assert!(text.contains("not sound"), "{text}");

@@ -3,6 +3,7 @@
 use posthouse::{
     Breaker, Counts, DestinationView, MessageId, MessageView, RelayView, State,
     condition::{Condition, Holder, HolderKind},
+    topic::shown,
 };
 use serde::Serialize;
 use std::{collections::BTreeMap, time::Duration};
@@ -317,7 +318,7 @@ fn routes(relays: &[RelayView], waiting: &[MessageView]) -> Finding {
     let topics: Vec<_> = without
         .iter()
         .take(5)
-        .map(|(topic, (n, _))| format!("{topic} ({n})"))
+        .map(|(topic, (n, _))| format!("{} ({n})", shown(topic)))
         .collect();
     let more = if without.len() > 5 { ", ..." } else { "" };
     Finding::warn(
@@ -378,7 +379,10 @@ fn dead(counts: &Counts, dead: &[MessageView]) -> Finding {
     let about = if counts.dead.exact { "" } else { "about " };
     Finding::warn(
         "dead",
-        format!("{about}{}: {}{sampled}", number(n, "message"), causes.join(", ")),
+        match causes.is_empty() {
+            true => format!("{about}{}", number(n, "message")),
+            false => format!("{about}{}: {}{sampled}", number(n, "message"), causes.join(", ")),
+        },
         "look: posthouse dead list; when the cause is gone: posthouse dead replay --dry-run with a filter",
     )
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     super::{
-        keys::{self, KEYS, Key},
+        keys::{self, KEYS, Key, Kind},
         value::Source,
     },
     *,
@@ -19,7 +19,14 @@ fn row(key: &Key) -> String {
         written => format!("`{written}`"),
     };
     let change = if key.live { "at once" } else { "restart" };
-    format!("| `{}` | {default} | {change} | {} |", key.path, key.meaning)
+    let range = match key.kind {
+        Kind::Whole(least, most) => format!(" From {least} to {most}."),
+        Kind::WholeOrNever(least, most) => format!(" From {least} to {most}, or `\"never\"`."),
+        Kind::Real(least, most) => format!(" From {least} to {most}."),
+        Kind::Wholes(least, most) | Kind::WholeOf(least, most) => format!(" Each from {least} to {most}."),
+        Kind::Switch | Kind::Text | Kind::Word(_) | Kind::Texts | Kind::Waits | Kind::Headers => String::new(),
+    };
+    format!("| `{}` | {default} | {change} | {}{range} |", key.path, key.meaning)
 }
 
 #[test]
@@ -28,6 +35,19 @@ fn the_page_lists_every_key_and_no_other() {
     let listed = |line: &&str| line.starts_with("| `") && line.matches(" | ").count() == 3;
     let page: Vec<_> = PAGE.lines().filter(listed).collect();
     assert_eq!(page, rows, "the table should be:\n{}\n", rows.join("\n"));
+}
+
+#[test]
+fn the_page_shows_the_name_that_a_destination_has_by_default() {
+    let config = sound("[[route]]\ntopic = \"a\"\nto = \"https://shop.example/hooks\"\n");
+    assert!(
+        PAGE.contains(&format!(
+            "`{}`, for `https://shop.example/hooks`",
+            config.routes[0].name
+        )),
+        "{}",
+        config.routes[0].name
+    );
 }
 
 #[test]
