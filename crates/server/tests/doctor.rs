@@ -21,6 +21,27 @@ fn of<'f>(findings: &'f [Value], check: &str) -> Vec<&'f Value> {
     findings.iter().filter(|finding| finding["check"] == check).collect()
 }
 
+/// Relays listen at a URL of its own where there is a pooler; a wrong one is not noticed by anything else.
+#[test]
+fn a_url_past_the_pooler_that_leads_nowhere_is_named() {
+    let [_, place] = Place::both();
+    let wake_ups = |direct: &str| -> Vec<Value> {
+        let dir = tempfile::TempDir::new().unwrap();
+        let file = dir.path().join("posthouse.toml");
+        let text = format!("[store]\nurl = \"{}\"\ndirect_url = \"{direct}\"\n", place.url);
+        std::fs::write(&file, text).unwrap();
+        let mut doctor = posthouse();
+        doctor.arg("--config").arg(&file).args(["doctor", "--json"]);
+        let run: crate::support::Run = doctor.output().unwrap().into();
+        let found = run.json()[0]["findings"].as_array().unwrap().clone();
+        of(&found, "wake-ups").into_iter().cloned().collect()
+    };
+    assert_eq!(wake_ups(&server()), Vec::<Value>::new());
+    let found = &wake_ups("postgres://postgres@127.0.0.1:1/postgres")[0];
+    assert_eq!(found["level"], "warn");
+    assert!(found["found"].as_str().unwrap().contains("refused"), "{found}");
+}
+
 #[test]
 fn a_session_that_stays_in_its_transaction_is_named() {
     let [_, place] = Place::both();

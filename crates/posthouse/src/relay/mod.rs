@@ -96,7 +96,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay on this store: leases of 15 seconds, 64 messages and 64 MiB in flight, 50 in a claim.
+    /// A relay on this store: leases of 15 seconds, 64 messages and 64 MiB in flight, 50 in a claim. Relays that share one handle also
+    /// share its wake-ups, of which each reaches one of them: give each a handle of its own.
     pub fn builder(store: Arc<dyn Store>) -> Self {
         Self {
             stores: vec![(store, Vec::new())],

@@ -4,9 +4,13 @@ mod findings;
 #[cfg(test)]
 mod tests;
 
-use posthouse::{Admin, AnyStore, Error, Filter, Fit, MessageId, MessageView, State, condition::Condition};
+use posthouse::{Admin, AnyStore, Error, Filter, Fit, MessageId, MessageView, State, Wake, condition::Condition};
 use serde_json::json;
-use std::{collections::BTreeSet, fmt::Write as _, time::Instant};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
 use url::Url;
 
 use self::findings::{Facts, Finding, Level, SAMPLE, findings};
@@ -19,6 +23,8 @@ use crate::{
 
 /// Keys that are asked about, to find one that is blocked.
 const KEYS_ASKED: usize = 50;
+/// How long a second way to the store may take.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Checks that say nothing true where this role may not look at messages and relays.
 const UNSEEN: [&str; 3] = ["relays", "routes", "destinations"];
@@ -103,6 +109,7 @@ async fn look_at(store: &config::Store, args: &Doctor) -> Vec<Finding> {
         }
     };
     let mut found = vec![Finding::ok("store", format!("{shown} answers")), schema(url).await];
+    found.extend(direct(store).await);
     match facts(&any, store).await {
         Ok((facts, None)) => found.extend(findings(&facts, args.old)),
         Ok((facts, Some(denied))) => {
@@ -120,6 +127,29 @@ async fn look_at(store: &config::Store, args: &Doctor) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Whether relays can listen, where they have a URL of its own for that.
+async fn direct(store: &config::Store) -> Option<Finding> {
+    let direct = store.direct_url.as_ref()?.expose();
+    let any = AnyStore::open_past_pooler(store.url.expose(), Some(direct))
+        .await
+        .ok()?;
+    let (store, since) = (any.store(), Instant::now());
+    let problem = loop {
+        match store.wake(Duration::from_millis(100)).await {
+            // Who begins to listen is woken once.
+            Ok(Wake::Rung) => return None,
+            Ok(Wake::Elapsed) if since.elapsed() < PATIENCE => {}
+            Ok(Wake::Elapsed) => break format!("nobody answers within {} seconds", PATIENCE.as_secs()),
+            Err(error) => break error.to_string(),
+        }
+    };
+    Some(Finding::warn(
+        "wake-ups",
+        format!("store.direct_url does not lead to the store: {problem}"),
+        "relays are not woken, and look for messages at each poll alone: mend store.direct_url, or take it out where there is no pooler",
+    ))
 }
 
 /// It was opened, so it fits; this tells how.
