@@ -86,7 +86,7 @@ impl Bench {
         let sql = format!(
             "WITH m AS (INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, order_key, content_type, payload, digest)
                  SELECT gen_random_uuid(), clock_timestamp(), '{tenant}', 'default', 'bench', CASE WHEN {keys} > 0 THEN 'key-' || g % greatest({keys}, 1) END,
-                        'application/json', convert_to('{{\"order\":' || lpad(g::text, 10, '0') || ',\"pad\":\"' || repeat('x', 167) || '\"}}', 'UTF8'), '\\x00'
+                        'application/json', convert_to('{{\"order\":' || lpad(g::text, 10, '0') || ',\"pad\":\"' || repeat('x', 167) || '\"}}', 'UTF8'), decode(repeat('00', 32), 'hex')
                  FROM generate_series(1, {n}) g RETURNING seq, order_key),
              k AS (INSERT INTO posthouse.keyed (lane, key_hash, key, pos, seq, due_at, bytes, max_attempts)
                  SELECT posthouse.lane('default', '{tenant}'), posthouse.key_hash('default', '{tenant}', order_key), order_key, seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NOT NULL)
