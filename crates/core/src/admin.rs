@@ -250,7 +250,7 @@ pub struct MessageView {
     pub tenant: String,
     /// Which application owns it.
     pub namespace: String,
-    /// What it is about. Written out (`Serialize`) as it is [shown](crate::topic::shown).
+    /// What it is about. Written out (`Serialize`) as it is [`shown`].
     #[serde(serialize_with = "topic_text")]
     pub topic: String,
     /// Its order key.

@@ -116,7 +116,7 @@ pub enum Cause {
     NoRelay,
     /// Relays are there, but none sends this topic of this namespace.
     NoRoute {
-        /// The topic, as it is [shown](crate::topic::shown).
+        /// The topic, as it is [`shown`].
         topic: String,
         /// The namespace.
         namespace: String,
