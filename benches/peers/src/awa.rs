@@ -19,8 +19,11 @@ impl Awa {
     pub async fn open(url: &str) -> Result<Self> {
         let producer = PgPoolOptions::new().max_connections(1).connect(url).await?;
         awa::migrations::run(&producer).await?;
+        // The first worker would do this too; without it, messages that come before go to the tables of an older version.
+        let store = QueueStorage::new(QueueStorageConfig::default())?;
+        store.install(&producer).await?;
         Ok(Self {
-            store: QueueStorage::new(QueueStorageConfig::default())?,
+            store,
             producer,
             worker: PgPoolOptions::new()
                 .min_connections(20)
