@@ -21,7 +21,7 @@ pub struct Apalis {
 }
 
 fn config() -> Config {
-    Config::default().queue("orders").batch_size(500).lock_tasks(false)
+    Config::default().queue("orders").batch_size(2000).lock_tasks(false)
 }
 
 impl Apalis {
@@ -56,7 +56,7 @@ impl Peer for Apalis {
             Work::Insert => "push_bulk of 1000",
             Work::InsertOne => "push",
             Work::Drain | Work::Latency => {
-                "batch 500, handlers spawned, no lock events, results kept; LISTEN, and a poll every 100 ms"
+                "batch 2000, handlers spawned, no lock events, results kept; LISTEN, and a poll every 100 ms"
             }
         }
     }
@@ -69,7 +69,7 @@ impl Peer for Apalis {
         Ok(self.producer.lock().await.push(order).await?)
     }
 
-    async fn start(&self, seen: &'static Seen) -> Result<Stop> {
+    async fn start(&self, _work: Work, seen: &'static Seen) -> Result<Stop> {
         let backend = PostgresStorage::<Order>::new(&self.worker)
             .with_config(config())
             .with_pubsub()

@@ -77,7 +77,7 @@ impl Peer for Awa {
         Ok(())
     }
 
-    async fn start(&self, seen: &'static Seen) -> Result<Stop> {
+    async fn start(&self, _work: Work, seen: &'static Seen) -> Result<Stop> {
         let queue = QueueConfig {
             max_workers: 1024,
             poll_interval: Duration::from_millis(50),

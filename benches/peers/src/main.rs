@@ -188,7 +188,7 @@ impl Run {
         self.control.batch_execute("CHECKPOINT").await?;
         let seen = Seen::of(count);
         let start = Instant::now();
-        let stop = self.peer.start(seen).await?;
+        let stop = self.peer.start(Work::Drain, seen).await?;
         self.finished(seen, count).await?;
         let took = start.elapsed();
         stop().await?;
@@ -200,7 +200,7 @@ impl Run {
         // The first second fills pools and caches of statements, and is not counted.
         let (warm, count) = (rate, rate * (seconds + 1));
         let seen = Seen::of(count);
-        let stop = self.peer.start(seen).await?;
+        let stop = self.peer.start(Work::Latency, seen).await?;
         sleep(Duration::from_secs(1)).await;
         let mut committed = Vec::with_capacity(count);
         let mut ticks = interval(Duration::from_secs(1) / rate as u32);

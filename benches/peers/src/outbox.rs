@@ -36,7 +36,7 @@ impl Outbox {
     }
 }
 
-const BATCH: u32 = 500;
+const BATCH: u32 = 2000;
 
 struct Handler(&'static Seen);
 
@@ -63,7 +63,7 @@ impl Peer for Outbox {
             Work::Insert => "1000 add_event in a transaction: there is no call for many",
             Work::InsertOne => "add_event in a transaction",
             Work::Drain | Work::Latency => {
-                "one manager, batch 500, the rest as it comes: LISTEN, poll 10 s, no idempotency, no dead letters"
+                "one manager, batch 2000, the rest as it comes: LISTEN, poll 10 s, no idempotency, no dead letters"
             }
         }
     }
@@ -80,7 +80,7 @@ impl Peer for Outbox {
         self.insert(vec![order]).await
     }
 
-    async fn start(&self, seen: &'static Seen) -> Result<Stop> {
+    async fn start(&self, _work: Work, seen: &'static Seen) -> Result<Stop> {
         let (shutdown, shutdown_rx) = watch::channel(false);
         let manager = OutboxManagerBuilder::new()
             .storage(Arc::new(PostgresOutbox::new(self.worker.clone(), self.config.clone())))

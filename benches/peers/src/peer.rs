@@ -38,8 +38,8 @@ pub trait Peer: Send + Sync {
     /// One in a transaction of its own, by one client; it is committed when this returns.
     async fn insert_one(&self, order: Order) -> Result<()>;
 
-    /// Starts a worker, which tells `seen` of each message and does nothing else.
-    async fn start(&self, seen: &'static Seen) -> Result<Stop>;
+    /// Starts a worker that is set for this work, which tells `seen` of each message and does nothing else.
+    async fn start(&self, work: Work, seen: &'static Seen) -> Result<Stop>;
 
     /// How many its tables say are not done yet: waiting, running or failed.
     async fn undone(&self) -> Result<i64>;

@@ -73,7 +73,7 @@ impl Peer for Sqlxmq {
         Ok(())
     }
 
-    async fn start(&self, seen: &'static Seen) -> Result<Stop> {
+    async fn start(&self, _work: Work, seen: &'static Seen) -> Result<Stop> {
         let mut registry = JobRegistry::new(&[handle]);
         registry.set_error_handler(|name, error| eprintln!("{name}: {error}"));
         registry.set_context(seen);
