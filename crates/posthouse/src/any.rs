@@ -45,6 +45,10 @@ impl AnyStore {
 
     /// The same, with a URL of the server itself to be woken by, when the other one goes through a pooler in transaction mode. A SQLite
     /// file has no use for it.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has poolers")
+    )]
     pub async fn open_past_pooler(url: &str, direct: Option<&str>) -> Result<Self, Error> {
         match StoreUrl::parse(url)? {
             #[cfg(feature = "postgres")]
