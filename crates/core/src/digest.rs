@@ -32,6 +32,12 @@ impl Digest {
     }
 }
 
+/// Eight digits that tell a text from others where the text itself may be a secret.
+pub fn tag(text: &str) -> String {
+    let hash = Sha256::digest(text);
+    hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))

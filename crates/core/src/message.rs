@@ -397,6 +397,11 @@ impl Enqueued {
             Self::New(id) | Self::Duplicate(id) => id,
         }
     }
+
+    /// How many of these were not there before: what [`ENQUEUED_TOTAL`] rises by.
+    pub fn new_ones(answers: &[Self]) -> u64 {
+        answers.iter().filter(|answer| matches!(answer, Self::New(_))).count() as u64
+    }
 }
 
 /// Parses `90s`, `15m`, `2h`, `7d` or `250ms`, as users write delays.

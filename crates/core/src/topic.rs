@@ -1,9 +1,8 @@
 //! Which topics a route serves.
 
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 
-use crate::Invalid;
+use crate::{Invalid, digest::tag};
 
 /// A topic as it is shown to people: one that holds a URL as prefix, scheme, host and a hash that tells it from others, because
 /// everything else of a URL may be a secret. Any other topic as it is.
@@ -14,13 +13,7 @@ pub fn shown(topic: &str) -> Cow<'_, str> {
     let authority = after.split(['/', '?', '#', '\\']).next().unwrap_or_default();
     // What stands before the last sign is a name and a password.
     let host = authority.rsplit('@').next().unwrap_or_default();
-    let hash = Sha256::digest(topic);
-    let hash = hash
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect::<String>();
-    Cow::Owned(format!("{before}://{host}#{hash}"))
+    Cow::Owned(format!("{before}://{host}#{}", tag(topic)))
 }
 
 /// A pattern over topics: `*` stands for any text, also for none and over dots; everything else stands for itself.

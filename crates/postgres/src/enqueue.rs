@@ -64,7 +64,7 @@ impl Outbox {
             let (call, ids) = enqueue_call(&self.schema, messages);
             let twins = tx.run(&call).await?;
             let chunk = read_answers(ids, twins)?;
-            count(&chunk);
+            metrics::counter!(ENQUEUED_TOTAL).increment(Enqueued::new_ones(&chunk));
             answers.extend(chunk);
             messages = rest;
         }
@@ -122,14 +122,6 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         Arg::Flag(check_ids),
     ];
     (Call::new(schema, "enqueue_many", args), ids)
-}
-
-fn count(answers: &[Enqueued]) {
-    let new = answers
-        .iter()
-        .filter(|answer| matches!(answer, Enqueued::New(_)))
-        .count();
-    metrics::counter!(ENQUEUED_TOTAL).increment(new as u64);
 }
 
 /// NULL means that all are new; else the id of the one that was there already, for each that is not.

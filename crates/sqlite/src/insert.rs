@@ -64,11 +64,7 @@ async fn insert_each<R: Run>(on: &mut R, options: &Options, messages: &[Message]
 }
 
 fn count(answers: &[Enqueued]) {
-    let new = answers
-        .iter()
-        .filter(|answer| matches!(answer, Enqueued::New(_)))
-        .count();
-    metrics::counter!(ENQUEUED_TOTAL).increment(new as u64);
+    metrics::counter!(ENQUEUED_TOTAL).increment(Enqueued::new_ones(answers));
 }
 
 async fn insert<R: Run>(on: &mut R, rules: &Rules, message: &Message) -> Result<Enqueued, Error> {

@@ -80,18 +80,14 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
         left_out(&preview.left_out, out);
         return Ok(());
     }
-    if !args.yes && preview.count.value == 0 && out.json {
-        let left_out = preview.left_out;
-        return summary(
-            &Replayed {
-                left_out,
-                ..Replayed::default()
-            },
-            true,
-            out,
-        );
-    }
     if !args.yes && preview.count.value == 0 {
+        if out.json {
+            let nothing = Replayed {
+                left_out: preview.left_out,
+                ..Replayed::default()
+            };
+            return summary(&nothing, true, out);
+        }
         out.note(match preview.left_out.sum() {
             0 => "No message matches; there is nothing to replay.",
             _ => "There is nothing to replay.",

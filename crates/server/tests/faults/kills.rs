@@ -51,14 +51,7 @@ fn killed_repairing(on: On, point: &str) {
 }
 
 fn finish(world: &World, ids: &[posthouse::MessageId], twice: Twice) {
-    // Its own leases hold, however slow this machine is.
-    let mut last = world.relay(&Told {
-        lease_ms: 20_000,
-        ..Told::new("last")
-    });
-    world.ended(ids);
-    last.stop();
-    world.judge(ids);
+    world.finish(ids);
     match twice {
         Twice::Nothing => assert_eq!(world.duplicates(), 0),
         Twice::Something => assert!(world.duplicates() > 0),

@@ -48,13 +48,7 @@ fn unkeyed(world: &World, count: usize) -> Vec<MessageId> {
 #[track_caller]
 fn finish(world: &World, ids: &[MessageId]) {
     world.receiver.does(|_| Then::Status(200));
-    let mut last = world.relay(&Told {
-        lease_ms: 20_000,
-        ..Told::new("last")
-    });
-    world.ended(ids);
-    last.stop();
-    world.judge(ids);
+    world.finish(ids);
 }
 
 /// L6. Stopped in the middle of a claim, with one send under way and others behind it: these go back at once, also when the one before

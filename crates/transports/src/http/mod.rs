@@ -36,13 +36,12 @@ pub use request::{ENCODED, IDEMPOTENCY_KEY};
 pub use resolver::LookingUp;
 
 use async_trait::async_trait;
-use posthouse_core::{Delivery, Invalid, Outcome, Transport};
+use posthouse_core::{Delivery, Invalid, Outcome, Transport, digest::tag};
 use reqwest::{
     Client, Response, Url,
     header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER},
     redirect, retry,
 };
-use sha2::{Digest, Sha256};
 use std::{
     fmt, io,
     net::IpAddr,
@@ -356,15 +355,7 @@ fn literal(url: &Url) -> Option<IpAddr> {
 
 /// What a URL is called where people can see it: scheme, host, and a hash that tells it from others. Everything else may be a secret.
 pub fn name(url: &Url) -> String {
-    let hash = Sha256::digest(url.as_str());
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     let host = url.host_str().unwrap_or_default();
-    format!(
-        "{}://{host}{port}#{:02x}{:02x}{:02x}{:02x}",
-        url.scheme(),
-        hash[0],
-        hash[1],
-        hash[2],
-        hash[3]
-    )
+    format!("{}://{host}{port}#{}", url.scheme(), tag(url.as_str()))
 }
