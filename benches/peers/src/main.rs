@@ -5,6 +5,7 @@ mod awa;
 mod graphile_worker;
 mod outbox;
 mod peer;
+mod posthouse;
 mod sqlxmq;
 
 use peer::{Error, Order, Peer, Result, Seen, Work, session};
@@ -16,7 +17,7 @@ use std::{
 use tokio::time::{interval, sleep};
 use tokio_postgres::Client;
 
-const USAGE: &str = "usage: peers apalis|awa|graphile_worker|outbox|sqlxmq insert|insert-one|drain|latency --url postgres://... \
+const USAGE: &str = "usage: peers apalis|awa|graphile_worker|outbox|sqlxmq|posthouse[-throughput|-latency|-two] insert|insert-one|drain|latency --url postgres://... \
                      [--count N] [--seconds S] [--rate R]";
 /// Messages in a transaction of `insert`.
 const BATCH: usize = 1000;
@@ -243,20 +244,22 @@ async fn run(arguments: &Arguments) -> Result<Line> {
         "latency" => Work::Latency,
         other => return Err(format!("there is no work '{other}'; {USAGE}").into()),
     };
-    let database = format!("peers_{}", arguments.peer);
+    let database = format!("peers_{}", arguments.peer.replace('-', "_"));
+    let ours = posthouse::KINDS.iter().find(|(name, _)| *name == arguments.peer);
     let url = with_database(&arguments.url, &database)?;
     let admin = session(&arguments.url).await?;
     let drop = format!("DROP DATABASE IF EXISTS {database} WITH (FORCE)");
-    if !["apalis", "awa", "graphile_worker", "outbox", "sqlxmq"].contains(&arguments.peer.as_str()) {
+    if ours.is_none() && !["apalis", "awa", "graphile_worker", "outbox", "sqlxmq"].contains(&arguments.peer.as_str()) {
         return Err(format!("there is no peer '{}'; {USAGE}", arguments.peer).into());
     }
     admin.batch_execute(&drop).await?;
     admin.batch_execute(&format!("CREATE DATABASE {database}")).await?;
-    let peer: Box<dyn Peer> = match arguments.peer.as_str() {
-        "apalis" => Box::new(apalis::Apalis::open(&url).await?),
-        "awa" => Box::new(awa::Awa::open(&url).await?),
-        "graphile_worker" => Box::new(graphile_worker::GraphileWorker::open(&url).await?),
-        "outbox" => Box::new(outbox::Outbox::open(&url).await?),
+    let peer: Box<dyn Peer> = match (arguments.peer.as_str(), ours) {
+        (_, Some((_, kind))) => Box::new(posthouse::Posthouse::open(&url, *kind).await?),
+        ("apalis", _) => Box::new(apalis::Apalis::open(&url).await?),
+        ("awa", _) => Box::new(awa::Awa::open(&url).await?),
+        ("graphile_worker", _) => Box::new(graphile_worker::GraphileWorker::open(&url).await?),
+        ("outbox", _) => Box::new(outbox::Outbox::open(&url).await?),
         _ => Box::new(sqlxmq::Sqlxmq::open(&url).await?),
     };
     let run = Run {

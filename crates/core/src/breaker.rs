@@ -111,9 +111,14 @@ impl Circuit {
         Period(self.period)
     }
 
+    /// Whether it has not opened since.
+    pub const fn is_current(&self, began: Period) -> bool {
+        began.0 == self.period
+    }
+
     /// What became of a send. `roll` is the chance that spreads the trials of many relays, from 0 to 1.
     pub fn report(&mut self, began: Period, well: bool, now: Duration, roll: f64) {
-        if began.0 != self.period {
+        if !self.is_current(began) {
             return;
         }
         self.phase = match self.at(now) {

@@ -7,10 +7,11 @@
 
 -- Grants leases: what the relay calls. p_lanes (sorted) and p_floors are what this claimer knows of lanes with work and of
 -- the places it has passed in each; both may be empty. p_lo and p_hi bound where it looks for more lanes. NULL namespaces,
--- tenant and bytes mean any. Tenants are left by the halves of their lanes: two of one half wait together.
+-- tenant and bytes mean any. Tenants are left by the halves of their lanes: two of one half wait together. With p_bell,
+-- nobody rings for this worker any more once it is granted something.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
-    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}')
+    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL)
 RETURNS TABLE (
     seq bigint, lane bigint, pos bigint, id uuid, epoch int, attempt int, generation int, max_attempts int, releases int, blocks boolean,
     tenant text, namespace text, topic text, order_key text, content_type text, payload bytea, headers jsonb, deliver_ms bigint,
@@ -29,7 +30,7 @@ DECLARE
     granted int;
     lapsed int := 0;
     truncated boolean := false;
-    -- Free ones may be behind what was put out of the way.
+    -- Free ones may be behind what was put out of the way, or too large.
     hidden boolean := false;
     keyless boolean := false;
     ranges record;
@@ -53,7 +54,8 @@ BEGIN
     -- room: the unkeyed ones are asked for again, a few times.
     -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
     FOR round IN 1..8 LOOP
-        EXIT WHEN left_rows = 0 OR left_bytes <= 0;
+        EXIT WHEN left_rows = 0;
+        IF left_bytes <= 0 THEN hidden := true; EXIT; END IF;
         EXIT WHEN round = 7 AND keyless;
         IF round IN (1, 7, 8) THEN
             SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
@@ -88,7 +90,7 @@ BEGIN
                 WHERE x.n <= least(half, left_rows) AND (x.weight <= left_bytes OR x.n = 1 AND left_rows = p_batch);
             ELSE
                 SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
-                FROM pick_ready(left_rows, left_bytes, p_max_bytes IS NOT NULL, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
+                FROM pick_ready(left_rows, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
             END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
             -- The place of one that was parked says nothing about those before it in its line, so the claimer is told none.
@@ -117,8 +119,8 @@ BEGIN
         EXIT WHEN truncated AND round = 6;
     END LOOP;
     IF truncated OR hidden THEN
-        -- So many lapsed, or were put out of the way, that free messages may be behind them: a row without a number tells the
-        -- claimer to look again.
+        -- So many lapsed, or were put out of the way, that free messages may be behind them, or they were too large: a row without a
+        -- number tells the claimer that it has not seen all.
         seq := NULL;
         RETURN NEXT;
     END IF;
@@ -128,6 +130,8 @@ BEGIN
         seq := NULL;
         blocks := EXISTS (SELECT FROM deadline d WHERE d.until <= t);
         RETURN NEXT;
+    ELSIF p_bell IS NOT NULL THEN
+        DELETE FROM sleeper s WHERE s.bell = p_bell AND s.worker = p_worker;
     END IF;
 END $$;
 

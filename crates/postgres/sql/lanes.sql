@@ -3,19 +3,21 @@
 CREATE OR REPLACE FUNCTION posthouse.next_lane(p_kind int, p_lo bigint, p_hi bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN least(
-        CASE WHEN coalesce(p_kind, 1) = 1 THEN
-            (SELECT q.lane FROM posthouse.ready q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.pos LIMIT 1) END,
-        CASE WHEN coalesce(p_kind, 2) = 2 THEN
-            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 0 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1) END,
-        CASE WHEN coalesce(p_kind, 3) = 3 THEN
-            (SELECT q.lane FROM posthouse.sched q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1) END,
-        CASE WHEN coalesce(p_kind, 3) = 3 THEN
-            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 1 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1) END,
-        CASE WHEN coalesce(p_kind, 4) = 4 THEN
-            (SELECT q.lane FROM posthouse.parked q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.topic, q.seq LIMIT 1) END,
-        CASE WHEN coalesce(p_kind, 4) = 4 THEN
-            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 3 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.topic, q.seq LIMIT 1) END);
+    -- One look for each kind, and not one at all of them: what is not asked for would be set up all the same.
+    IF p_kind = 1 THEN
+        RETURN (SELECT q.lane FROM posthouse.ready q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.pos LIMIT 1);
+    ELSIF p_kind = 2 THEN
+        RETURN (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 0 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1);
+    ELSIF p_kind = 3 THEN
+        RETURN least(
+            (SELECT q.lane FROM posthouse.sched q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1),
+            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 1 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1));
+    ELSIF p_kind = 4 THEN
+        RETURN least(
+            (SELECT q.lane FROM posthouse.parked q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.topic, q.seq LIMIT 1),
+            (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 3 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.topic, q.seq LIMIT 1));
+    END IF;
+    RETURN least(posthouse.next_lane(1, p_lo, p_hi), posthouse.next_lane(2, p_lo, p_hi), posthouse.next_lane(3, p_lo, p_hi), posthouse.next_lane(4, p_lo, p_hi));
 END $$;
 
 -- The first lane of the next namespace; nothing after the last.
@@ -25,10 +27,16 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 
 -- The ranges of lanes that a claim may look into: everything, or one range for each namespace.
 CREATE OR REPLACE FUNCTION posthouse.lane_ranges(p_namespaces text[], OUT los bigint[], OUT his bigint[])
-LANGUAGE sql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
-    SELECT CASE WHEN p_namespaces IS NULL THEN ARRAY[-9223372036854775808] ELSE (SELECT array_agg((lane(ns, '') >> 32) << 32 ORDER BY ns) FROM unnest(p_namespaces) ns) END,
-           CASE WHEN p_namespaces IS NULL THEN ARRAY[9223372036854775807] ELSE (SELECT array_agg(((lane(ns, '') >> 32) << 32) | 4294967295 ORDER BY ns) FROM unnest(p_namespaces) ns) END
-$$;
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    IF p_namespaces IS NULL THEN
+        los := ARRAY[-9223372036854775808];
+        his := ARRAY[9223372036854775807];
+    ELSE
+        SELECT array_agg(s.lo ORDER BY ns), array_agg(s.lo | 4294967295 ORDER BY ns) INTO los, his
+        FROM unnest(p_namespaces) ns CROSS JOIN LATERAL (SELECT (lane(ns, '') >> 32) << 32 AS lo) s;
+    END IF;
+END $$;
 
 -- Lanes of `ready` with work that the caller does not know yet: one from each gap between those it knows, within bounds. Asking only the
 -- gaps keeps this from walking the entries that a long transaction elsewhere keeps from being cleaned up.
@@ -80,6 +88,8 @@ DECLARE
     spaces bigint[];
     found_lanes bigint[];
 BEGIN
+    -- Mostly there are none, and that is seen at once.
+    IF cardinality(p_los) = 1 AND next_lane(p_kind, p_los[1], p_his[1]) IS NULL THEN RETURN '{}'; END IF;
     -- The namespaces with work: a loose scan over the upper halves of the lanes.
     SELECT array_agg(n.space) INTO spaces FROM (
         SELECT w.lane >> 32 AS space FROM unnest(p_los, p_his) r(lo, hi)

@@ -1,8 +1,8 @@
 -- Locks free messages without a key, each lane its share first, and answers where they are. The first message of a claim
 -- (p_first) is taken whatever it weighs. Those of topics that the claimer cannot send are parked, so that they do not stand in
--- the way of the rest. `more` says that so many were parked that free ones may be behind them.
+-- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large.
 CREATE OR REPLACE FUNCTION posthouse.pick_ready(
-    p_most int, p_max_bytes bigint, p_weigh boolean, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
+    p_most int, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_left bigint[],
     OUT picks tid[], OUT bytes bigint, OUT more boolean)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
@@ -40,10 +40,12 @@ BEGIN
         floors := array_fill(0::bigint, ARRAY[cardinality(fresh)]) || floors;
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
-    IF cardinality(lanes) = 1 AND NOT picky AND NOT p_weigh THEN
+    IF cardinality(lanes) = 1 AND NOT picky THEN
         SELECT array_agg(q.c), sum(q.bytes) INTO picks, bytes FROM (
             SELECT q.ctid AS c, q.bytes FROM ready q WHERE q.lane = lanes[1] AND q.pos > floors[1] ORDER BY q.lane, q.pos LIMIT p_most FOR UPDATE SKIP LOCKED) q;
-        RETURN;
+        IF coalesce(bytes, 0) <= p_max_bytes THEN RETURN; END IF;
+        -- Together they are too large: they are weighed one by one.
+        picks := NULL;
     END IF;
     IF cardinality(p_not_topics) > 0 THEN
         ends := park(lanes, floors, p_not_topics, p_namespaces, p_tenant, least(5000, greatest(100, greatest(2000, 10 * p_most) / cardinality(lanes))));
@@ -67,13 +69,14 @@ BEGIN
         ranked AS (
             SELECT s.c, s.bytes, sum(s.bytes) OVER w AS weight, row_number() OVER w AS n FROM seen s
             WINDOW w AS (ORDER BY s.rank, s.o ROWS UNBOUNDED PRECEDING)),
+        light AS (
+            SELECT r.*, pick_ready.bytes + r.weight <= p_max_bytes OR r.n = 1 AND p_first AND round = 1 AS fits FROM ranked r WHERE r.n <= wanted),
         taken AS (
-            SELECT array_agg(r.c) AS c, sum(r.bytes) AS bytes FROM ranked r
-            WHERE r.n <= wanted AND (pick_ready.bytes + r.weight <= p_max_bytes OR r.n = 1 AND p_first AND round = 1)),
+            SELECT array_agg(r.c) FILTER (WHERE r.fits) AS c, sum(r.bytes) FILTER (WHERE r.fits) AS bytes, bool_or(NOT r.fits) AS heavy FROM light r),
         rich AS (SELECT s.o, max(s.pos) AS pos FROM seen s GROUP BY s.o HAVING count(*) = share)
-        SELECT t.c, t.bytes,
+        SELECT t.c, t.bytes, more OR coalesce(t.heavy, false),
                (SELECT array_agg(lanes[r.o] ORDER BY r.o) FROM rich r), (SELECT array_agg(r.pos ORDER BY r.o) FROM rich r), (SELECT array_agg(ends[r.o] ORDER BY r.o) FROM rich r)
-        INTO taken, taken_bytes, lanes, floors, ends FROM taken t;
+        INTO taken, taken_bytes, more, lanes, floors, ends FROM taken t;
         EXIT WHEN taken IS NULL;
         picks := picks || taken;
         bytes := bytes + taken_bytes;

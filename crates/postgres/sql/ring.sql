@@ -19,9 +19,3 @@ BEGIN
     INSERT INTO sleeper (bell, worker, until) VALUES (p_bell, p_worker, t + p_ms * interval '1 millisecond')
     ON CONFLICT (bell, worker) DO UPDATE SET until = excluded.until;
 END $$;
-
--- It is awake again, and need not be rung for.
-CREATE OR REPLACE FUNCTION posthouse.wake_up(p_bell uuid, p_worker text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
-    DELETE FROM sleeper s WHERE s.bell = p_bell AND s.worker = p_worker
-$$;

@@ -83,23 +83,32 @@ BEGIN
     RETURN settle_answers(p_seq, p_token, p_epoch, p_outcome, coalesce(won, '{}'));
 END $$;
 
--- The common case, lean: a claim's messages that were all delivered, and nothing to say about them. Answers how many it ended; if
--- that is not all of them, the caller asks `settle`, which knows what to tell each.
-CREATE OR REPLACE FUNCTION posthouse.settle_delivered(p_seq bigint[], p_token uuid) RETURNS bigint
+-- The common case, lean: messages that were all delivered, and nothing to say about them. p_seq has those of one claim after those of
+-- another: p_count of each, under its p_token. Answers how many it ended; if that is not all of them, the caller asks `settle`, which
+-- knows what to tell each.
+CREATE OR REPLACE FUNCTION posthouse.settle_delivered(p_seq bigint[], p_token uuid[], p_count int[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
 DECLARE
     t CONSTANT timestamptz := clock();
-    won bigint;
+    here int := 0;
+    won bigint := 0;
+    more bigint;
     first_deadline timestamptz;
+    deadline timestamptz;
 BEGIN
-    WITH d AS (
-        DELETE FROM leased l WHERE l.seq = ANY (p_seq) AND l.token = p_token AND l.until > t
-        RETURNING l.seq, l.epoch, l.attempts, l.generation, l.max_attempts, l.worker, l.token, l.started_at, l.until),
-    a AS (
-        INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, started_at, finished_at)
-        SELECT d.seq, d.epoch, d.generation, d.attempts, 1, d.max_attempts, d.worker, d.token, d.started_at, t FROM d)
-    SELECT count(*), min(d.until) INTO won, first_deadline FROM d;
+    FOR i IN 1..cardinality(p_token) LOOP
+        WITH d AS (
+            DELETE FROM leased l WHERE l.seq = ANY (p_seq[here + 1 : here + p_count[i]]) AND l.token = p_token[i] AND l.until > t
+            RETURNING l.seq, l.epoch, l.attempts, l.generation, l.max_attempts, l.worker, l.token, l.started_at, l.until),
+        a AS (
+            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, started_at, finished_at)
+            SELECT d.seq, d.epoch, d.generation, d.attempts, 1, d.max_attempts, d.worker, d.token, d.started_at, t FROM d)
+        SELECT count(*), min(d.until) INTO more, deadline FROM d;
+        here := here + p_count[i];
+        won := won + more;
+        first_deadline := least(first_deadline, deadline);
+    END LOOP;
     IF first_deadline <= clock() THEN
         RAISE 'a deadline passed while its message was being locked' USING ERRCODE = 'P7010';
     END IF;

@@ -24,7 +24,7 @@ const LOOKS: u32 = 64;
 #[derive(Default)]
 struct Grants {
     messages: Vec<rows::Granted>,
-    /// It was cut short by messages that lapsed, or were put out of the way.
+    /// It was cut short by messages that lapsed, were put out of the way, or were too large.
     truncated: bool,
     /// Whether there may be leases that have run out, if it looked.
     ran_out: Option<bool>,
@@ -57,9 +57,9 @@ impl Postgres {
 
     fn remember(&self, claim: &Claim, plan: &Plan, granted: &Grants) {
         let rows = &granted.messages;
-        // Full, weighed, picky or cut short: something that was free may have been left below the last one taken.
+        // Full, picky or cut short: something that was free may have been left below the last one taken.
         let picky = !(claim.not_topics.is_empty() && claim.not_tenants.is_empty());
-        let full = rows.len() >= claim.batch as usize || claim.max_bytes.is_some() || picky;
+        let full = rows.len() >= claim.batch as usize || picky;
         let unkeyed = || rows.iter().filter(|r| r.unkeyed);
         let cut = full || granted.truncated || unkeyed().count() > 0 && plan.lanes.len() > 1;
         let taken = unkeyed().map(|r| (r.lane, r.pos));
@@ -106,6 +106,7 @@ impl Postgres {
         let max_bytes = claim.max_bytes.map(|b| i64::try_from(b).unwrap_or(i64::MAX));
         let namespaces = (!claim.namespaces.is_empty()).then_some(&claim.namespaces);
         let lease = millis(claim.lease);
+        let bell = self.bell.is_marked(&claim.worker).then(|| self.bell.id());
         let args: Args<'_> = &[
             (&batch, Type::INT4),
             (&claim.worker, Type::TEXT),
@@ -120,9 +121,10 @@ impl Postgres {
             (&plan.lo, Type::INT8),
             (&plan.hi, Type::INT8),
             (&claim.not_tenants, Type::TEXT_ARRAY),
+            (&bell, Type::UUID),
         ];
         let sql = format!(
-            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13)",
+            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)",
             self.schema
         );
         let rows = self.query(&sql, args).await?;
@@ -135,6 +137,9 @@ impl Postgres {
                     said => grants.ran_out = said,
                 },
             }
+        }
+        if !grants.messages.is_empty() {
+            self.bell.unmark(&claim.worker);
         }
         Ok(grants)
     }

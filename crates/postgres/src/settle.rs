@@ -3,6 +3,7 @@
 use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, OnDead, Settlement, Verdict};
 
 use tokio_postgres::{Client, Row, types::Type};
+use uuid::Uuid;
 
 use crate::{
     Arg, Call, Postgres, Schema,
@@ -21,6 +22,26 @@ pub(crate) enum Answer {
     Repeated,
     /// The lease is not held.
     Lost,
+}
+
+/// The most claims whose messages are settled claim by claim: each costs a statement.
+const MOST_CLAIMS: usize = 16;
+
+/// The numbers of the messages of one claim after those of another, the claims, and how many there are of each.
+fn by_claim(batch: &[&Settlement]) -> (Vec<i64>, Vec<Uuid>, Vec<i32>) {
+    let mut claims: Vec<(Uuid, Vec<i64>)> = Vec::new();
+    for Settlement { lease, .. } in batch {
+        match claims.iter_mut().find(|(token, _)| *token == lease.token.0) {
+            Some((_, seqs)) => seqs.push(lease.seq),
+            None => claims.push((lease.token.0, vec![lease.seq])),
+        }
+    }
+    let counts = claims
+        .iter()
+        .map(|(_, seqs)| i32::try_from(seqs.len()).unwrap_or(i32::MAX));
+    let counts = counts.collect();
+    let (tokens, seqs): (Vec<_>, Vec<_>) = claims.into_iter().unzip();
+    (seqs.concat(), tokens, counts)
 }
 
 impl Postgres {
@@ -68,24 +89,27 @@ impl Postgres {
         Ok(at.into_iter().zip(answers.into_iter().map(Answer::verdict)).collect())
     }
 
-    /// The lean way, for a claim's messages that were all delivered with nothing to say about them. Whether all of them ended; if
-    /// not, those that did are known as repeated to whoever asks again.
+    /// The lean way, for messages that were all delivered with nothing to say about them. Whether all of them ended; if not, those
+    /// that did are known as repeated to whoever asks again.
     async fn settle_delivered(&self, batch: &[&Settlement]) -> Result<bool, Error> {
-        let Some(token) = batch.first().map(|s| s.lease.token) else {
-            return Ok(false);
-        };
         let lean = |s: &&Settlement| {
             let silent = s.code.is_none() && s.error.is_none() && s.receipt.is_none() && s.keeps.is_none();
-            silent && s.lease.token == token && s.step.evidence == Some(AttemptOutcome::Delivered)
+            silent && s.step.evidence == Some(AttemptOutcome::Delivered)
         };
         if !batch.iter().all(lean) {
             return Ok(false);
         }
-        let seqs: Vec<_> = batch.iter().map(|s| s.lease.seq).collect();
-        let sql = format!("SELECT {}.settle_delivered($1, $2)", self.schema);
-        let rows = self
-            .query(&sql, &[(&seqs, Type::INT8_ARRAY), (&token.0, Type::UUID)])
-            .await?;
+        let (seqs, tokens, counts) = by_claim(batch);
+        if tokens.len() > MOST_CLAIMS {
+            return Ok(false);
+        }
+        let sql = format!("SELECT {}.settle_delivered($1, $2, $3)", self.schema);
+        let args: Args<'_> = &[
+            (&seqs, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&counts, Type::INT4_ARRAY),
+        ];
+        let rows = self.query(&sql, args).await?;
         let won: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(from_driver)?;
         Ok(usize::try_from(won).is_ok_and(|won| won == batch.len()))
     }

@@ -68,7 +68,7 @@ pub struct Postgres {
     pub(crate) schema: Schema,
     pub(crate) options: Options,
     pub(crate) floors: Mutex<FloorBook>,
-    bell: Bell,
+    pub(crate) bell: Bell,
     /// To tell the server that nobody waits any more.
     tls: Connector,
     /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
@@ -199,19 +199,6 @@ impl Postgres {
         }
     }
 
-    /// Nobody needs to ring for this worker any more.
-    async fn wake_up(&self, worker: &str) {
-        let worker = error_text(worker);
-        if !self.bell.unmark(&worker) {
-            return;
-        }
-        let sql = format!("SELECT {}.wake_up($1, $2)", self.schema);
-        let args: Args<'_> = &[(&self.bell.id(), Type::UUID), (&worker, Type::TEXT)];
-        // A mark that stays runs out by itself; the worker has something to do now, and will see for itself whether the database is
-        // there.
-        heard(self.query_once(&sql, args)).await.ok();
-    }
-
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut lent = self.lend().await?;
         let explicit = self.explicit.load(Ordering::Relaxed);
@@ -309,11 +296,7 @@ impl Store for Postgres {
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
         // A grant that comes after its lease would be of no use; before that it is.
-        let look = heard_within(claim.lease, self.grant(claim)).await?;
-        if !look.granted.is_empty() {
-            self.wake_up(&claim.worker).await;
-        }
-        Ok(look)
+        heard_within(claim.lease, self.grant(claim)).await
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {

@@ -71,9 +71,14 @@ impl Bell {
         locked(&self.marked).insert(worker.to_owned());
     }
 
-    /// It is awake. Whether it had said that it sleeps.
-    pub(crate) fn unmark(&self, worker: &str) -> bool {
-        locked(&self.marked).remove(worker)
+    /// Whether it said so, and was granted nothing since.
+    pub(crate) fn is_marked(&self, worker: &str) -> bool {
+        locked(&self.marked).contains(worker)
+    }
+
+    /// It is awake.
+    pub(crate) fn unmark(&self, worker: &str) {
+        locked(&self.marked).remove(worker);
     }
 
     /// Makes sure that somebody listens, or tries to.

@@ -255,6 +255,32 @@ async fn the_library_refuses_before_any_traffic() {
     assert_eq!(fx.one("SELECT count(*) FROM posthouse.message").await, "0");
 }
 
+/// A claimer that was not given all because of its bytes must not take what is left for done: a remark says so.
+#[tokio::test]
+async fn a_claim_that_was_cut_by_its_bytes_says_so() {
+    let fx = PostgresFixture::new().await;
+    let remarks = async |bytes: &str| {
+        let sql = format!(
+            "SELECT count(*) FILTER (WHERE seq IS NULL AND blocks IS NULL) || ' of ' || count(*) FROM posthouse.grant_leases(
+                 10, 'w', gen_random_uuid(), 15000, {bytes}, NULL, NULL, '{{}}', '{{}}', '{{}}', -9223372036854775808, 9223372036854775807)"
+        );
+        fx.one(&sql).await
+    };
+    let put = async |n: u32, key: &str| {
+        fx.run(&format!(
+            "SELECT posthouse.enqueue('orders', '\"12345678\"', order_key => {key}) FROM generate_series(1, {n})"
+        ))
+        .await;
+    };
+    put(4, "NULL").await;
+    assert_eq!(remarks("25").await, "1 of 3");
+    assert_eq!(remarks("25").await, "0 of 2");
+    put(1, "'k'").await;
+    put(1, "NULL").await;
+    assert_eq!(remarks("10").await, "1 of 2");
+    assert_eq!(remarks("NULL").await, "0 of 1");
+}
+
 /// A number that was never given out may still come: the floor must stay below it.
 #[tokio::test]
 async fn the_floor_of_an_empty_store_is_below_its_first_message() {

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 19] = [
+const MISTAKES: [Mistake; 20] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -31,9 +31,16 @@ const MISTAKES: [Mistake; 19] = [
     Mistake {
         name: "no fence in the lean way",
         file: "settle",
-        right: "l.seq = ANY (p_seq) AND l.token = p_token AND",
-        wrong: "l.seq = ANY (p_seq) AND",
+        right: "AND l.token = p_token[i] AND",
+        wrong: "AND",
         cases: &["stale_token_is_refused_by_settle", "workers_of_one_name_are_told_apart"],
+    },
+    Mistake {
+        name: "one fence for all claims",
+        file: "settle",
+        right: "AND l.token = p_token[i] AND",
+        wrong: "AND l.token = ANY (p_token) AND",
+        cases: &["a_late_settlement_beside_those_of_a_newer_claim_ends_nothing"],
     },
     Mistake {
         name: "fence by worker",
@@ -223,6 +230,7 @@ macro_rules! controls {
 controls! {
     no_fence_is_noticed: "no fence",
     no_fence_in_the_lean_way_is_noticed: "no fence in the lean way",
+    one_fence_for_all_claims_is_noticed: "one fence for all claims",
     a_fence_by_worker_is_noticed: "fence by worker",
     no_deadline_is_noticed: "no deadline",
     repair_without_guard_is_noticed: "repair without guard",

@@ -37,7 +37,6 @@ const RELAY: &[&str] = &[
     "settle",
     "settle_delivered",
     "settle_expired",
-    "wake_up",
 ];
 const OPERATOR: &[&str] = &[
     "attempts",

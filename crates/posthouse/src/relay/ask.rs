@@ -33,6 +33,8 @@ impl Ask {
 /// The claims of a round.
 pub(super) struct Asks {
     pub asks: Vec<Ask>,
+    /// The most that all of them may take: what the fullest of the fast destinations in use has room for.
+    pub most: u32,
     /// Something was left out that a send which ends may make room for.
     pub limited: bool,
 }
@@ -46,8 +48,15 @@ pub(super) fn asks(
     batch: u32,
 ) -> Asks {
     let (mut wide, mut small) = (Leave::new(unrouted), Leave::new(unrouted));
-    let (mut narrow, mut most) = (Vec::new(), batch);
+    let (mut narrow, mut most, mut in_all) = (Vec::new(), batch, u32::MAX);
     for route in routes {
+        if let Some(room) = route.target.fast_room()
+            && !paused.contains(&route.target.name)
+        {
+            route.widen();
+            in_all = in_all.min(room);
+            continue;
+        }
         let room = route.target.room();
         if paused.contains(&route.target.name) || room == 0 {
             wide.leave(route);
@@ -86,7 +95,11 @@ pub(super) fn asks(
             not_tenants: not_tenants.clone(),
         });
     }
-    Asks { asks, limited }
+    Asks {
+        asks,
+        most: in_all,
+        limited,
+    }
 }
 
 struct Leave {
@@ -111,13 +124,18 @@ impl Leave {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::{destination::Destination, local::local_delivery, route::Routes};
+    use crate::relay::{destination::Destination, local::local_delivery, route::Routes, target::Bounds};
     use std::time::Duration;
 
     fn routes(concurrency: u32) -> Routes {
         let to = |name: &str| Destination::new(name, local_delivery(|_| async {})).concurrency(concurrency);
         let routes = vec![("a".to_owned(), to("a")), ("b".to_owned(), to("b"))];
-        Routes::new(Duration::from_secs(15), routes, Vec::new()).unwrap()
+        let bounds = Bounds {
+            lease: Duration::from_secs(15),
+            // Only what is sent, and as many that wait.
+            share: 0,
+        };
+        Routes::new(bounds, routes, Vec::new()).unwrap()
     }
 
     fn told(routes: &Routes, paused: &[&str]) -> (Vec<(u32, Vec<String>)>, bool) {
@@ -170,7 +188,7 @@ mod tests {
         };
         let tenants = [limited("full", 0, false), limited("slow", 3, true)];
         let none = BTreeSet::new();
-        let Asks { asks, limited } = asks(&routes(4).all(), &none, &none, &tenants, 50);
+        let Asks { asks, limited, .. } = asks(&routes(4).all(), &none, &none, &tenants, 50);
         let told: Vec<_> = asks
             .iter()
             .map(|ask| (ask.most, ask.tenant.as_deref(), ask.not_tenants.len()))

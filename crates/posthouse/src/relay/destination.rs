@@ -169,7 +169,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub async fn go(self, delivery: Delivery, grant: Option<Arc<Grant>>) -> Outcome {
+    pub async fn go(self, delivery: Arc<Delivery>, grant: Option<Arc<Grant>>) -> Outcome {
         match (self, grant) {
             (Self::Handle(handler), Some(grant)) => handler.handle(delivery, grant).await,
             (Self::Send(transport), _) => transport.send(&delivery).await,

@@ -11,7 +11,12 @@ use std::{
     time::Duration,
 };
 
-use super::{destination::Destination, locked, route::Route, target::Target};
+use super::{
+    destination::Destination,
+    locked,
+    route::Route,
+    target::{Bounds, Target},
+};
 
 /// The code of a message whose topic names something that it may not.
 pub(super) const NOT_ALLOWED: &str = "not_allowed";
@@ -54,7 +59,7 @@ impl Explicit {
     }
 
     /// The way to what a topic names; none if it names nothing.
-    pub fn find(&self, topic: &str, lease: Duration) -> Option<Arc<Route>> {
+    pub fn find(&self, topic: &str, bounds: Bounds) -> Option<Arc<Route>> {
         let mut state = locked(&self.0);
         let (prefix, maker) = state
             .makers
@@ -67,8 +72,8 @@ impl Explicit {
             made.used = used;
             return Some(made.route.clone());
         }
-        let (name, to) = make(&prefix, &maker, &topic[prefix.len()..], lease);
-        let route = Arc::new(Route::to(topic, Arc::new(Target::new(name, to))));
+        let (name, to) = make(&prefix, &maker, &topic[prefix.len()..], bounds.lease);
+        let route = Arc::new(Route::to(topic, Arc::new(Target::new(name, to, bounds))));
         if state.made.len() >= MOST_MADE {
             state.forget();
         }
@@ -157,7 +162,10 @@ mod tests {
     use super::*;
     use crate::relay::local::local_delivery;
 
-    const LEASE: Duration = Duration::from_secs(15);
+    const BOUNDS: Bounds = Bounds {
+        lease: Duration::from_secs(15),
+        share: 100,
+    };
 
     fn explicit() -> Explicit {
         let maker = |address: &str| Ok(Destination::new(format!("to {address}"), local_delivery(|_| async {})));
@@ -167,11 +175,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_address_is_made_once() {
         let explicit = explicit();
-        let one = explicit.find("x:a", LEASE).unwrap();
+        let one = explicit.find("x:a", BOUNDS).unwrap();
         assert_eq!(one.target.name, "to a");
-        assert!(Arc::ptr_eq(&one, &explicit.find("x:a", LEASE).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &explicit.find("x:b", LEASE).unwrap()));
-        assert!(explicit.find("y:a", LEASE).is_none());
+        assert!(Arc::ptr_eq(&one, &explicit.find("x:a", BOUNDS).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &explicit.find("x:b", BOUNDS).unwrap()));
+        assert!(explicit.find("y:a", BOUNDS).is_none());
     }
 
     /// Whatever the lease, or it would be given back over and over.
@@ -179,9 +187,9 @@ mod tests {
     async fn a_refusal_fits_its_lease() {
         let maker = |_: &str| Err(posthouse_core::Invalid::new("topic", "names nobody we know").into());
         let explicit = Explicit::new(vec![("x:".to_owned(), Arc::new(maker))]);
-        for lease in [Duration::from_millis(20), Duration::from_secs(10), LEASE] {
+        for lease in [Duration::from_millis(20), Duration::from_secs(10), BOUNDS.lease] {
             explicit.replace(vec![("x:".to_owned(), Arc::new(maker))]);
-            let target = explicit.find("x:a", lease).unwrap().target.clone();
+            let target = explicit.find("x:a", Bounds { lease, ..BOUNDS }).unwrap().target.clone();
             target.destination.check(&target.name, lease).unwrap();
         }
     }
@@ -189,14 +197,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn so_many_are_remembered_and_none_in_use_is_forgotten() {
         let explicit = explicit();
-        let held = explicit.find("x:held", LEASE).unwrap();
-        let place = explicit.find("x:busy", LEASE).unwrap().enter("x:busy").unwrap();
+        let held = explicit.find("x:held", BOUNDS).unwrap();
+        let place = explicit.find("x:busy", BOUNDS).unwrap().enter("x:busy").unwrap();
         for n in 0..3 * MOST_MADE {
-            explicit.find(&format!("x:{n}"), LEASE).unwrap();
+            explicit.find(&format!("x:{n}"), BOUNDS).unwrap();
         }
         assert!(explicit.made().len() <= MOST_MADE);
-        assert!(Arc::ptr_eq(&held, &explicit.find("x:held", LEASE).unwrap()));
-        let busy = explicit.find("x:busy", LEASE).unwrap();
+        assert!(Arc::ptr_eq(&held, &explicit.find("x:held", BOUNDS).unwrap()));
+        let busy = explicit.find("x:busy", BOUNDS).unwrap();
         assert!(!busy.target.is_idle());
         drop(place);
         assert!(busy.target.is_idle());

@@ -1,6 +1,6 @@
 //! The leases that this relay holds: until when, and renewing them.
 
-use posthouse_core::{Claimed, Lease, LeaseToken, Renewal, Store, class};
+use posthouse_core::{Lease, LeaseToken, Renewal, Store, class};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -41,17 +41,17 @@ impl Held {
     }
 
     /// Takes hold of what the store has granted after it was `asked`.
-    pub fn take(self: &Arc<Self>, claimed: &Claimed, asked: Instant) -> Grip {
+    pub fn take(self: &Arc<Self>, lease: Lease, asked: Instant) -> Grip {
         let lost = CancellationToken::new();
         let deadline = Deadline {
-            lease: claimed.lease.clone(),
+            lease: lease.clone(),
             until: asked + self.lease,
             lost: lost.clone(),
         };
-        self.locked().insert(key(&claimed.lease), deadline);
+        self.locked().insert(key(&lease), deadline);
         Grip {
             held: self.clone(),
-            lease: claimed.lease.clone(),
+            lease,
             lost,
         }
     }

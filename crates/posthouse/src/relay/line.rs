@@ -1,6 +1,8 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
-use posthouse_core::{Claimed, Effect, Outcome, Receipt, Settlement, Verdict, class, topic::shown};
+use posthouse_core::{
+    AttemptOutcome, Delivery, Effect, MessageId, Outcome, Receipt, Settlement, Verdict, class, topic::shown,
+};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,8 +23,10 @@ use super::{
 
 /// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
-    pub claimed: Claimed,
     pub grip: Grip,
+    pub delivery: Arc<Delivery>,
+    /// How long until its deliver-by, from when it was asked for.
+    pub deliver_within: Option<Duration>,
     /// When the store was asked for it.
     pub asked: Instant,
     /// Whether it may come in, if that is known already.
@@ -70,7 +74,7 @@ pub(super) enum Next {
 
 /// Sends them in their order.
 pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
-    let keyed = line.iter().any(|work| work.claimed.delivery.order_key.is_some());
+    let keyed = line.iter().any(|work| work.delivery.order_key.is_some());
     in_order(&engine, line).await;
     if keyed {
         // Nobody could claim what is behind them while they were under way, nor is anybody rung for it when they end.
@@ -83,7 +87,11 @@ async fn in_order(engine: &Engine, line: Vec<Work>) {
     let mut line = VecDeque::from(line);
     while let Some(mut work) = line.pop_front() {
         let process = process(&work);
-        let next = first(engine, &mut work, &mut line).instrument(process).await;
+        let next = match line.is_empty() {
+            true => one(engine, &mut work).instrument(process).await,
+            // Of its own, because it is large, and most lines are of one.
+            false => Box::pin(first(engine, &mut work, &mut line)).instrument(process).await,
+        };
         drop(work);
         engine.freed();
         match next {
@@ -101,13 +109,13 @@ async fn first(engine: &Engine, work: &mut Work, rest: &mut VecDeque<Work>) -> N
     tokio::select! {
         biased;
         next = &mut one => next,
-        () = engine.stopping.cancelled(), if !rest.is_empty() => tokio::join!(one, give_back(engine, rest.drain(..))).0,
+        () = engine.stopping.cancelled() => tokio::join!(one, give_back(engine, rest.drain(..))).0,
     }
 }
 
 /// The span of a message's processing, with the producer's own trace by name, and nothing of its content or keys.
 fn process(work: &Work) -> Span {
-    let delivery = &work.claimed.delivery;
+    let delivery = &work.delivery;
     let traceparent = delivery.headers.get("traceparent");
     tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = %shown(&delivery.topic), attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
 }
@@ -117,7 +125,7 @@ pub(super) async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>)
         // A lease that is lost as well is no news.
         engine
             .settler
-            .settle(Settlement::released(&work.grip.lease, Duration::ZERO))
+            .settle(Box::new(Settlement::released(&work.grip.lease, Duration::ZERO)))
             .await;
     }
     engine.freed();
@@ -156,21 +164,45 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
         Err(Unsent::Lapsed) => Settlement::lapsed(lease),
         Err(Unsent::Delivered(earlier)) => Settlement::duplicate(lease, earlier.text.as_deref()),
     };
-    let told = settlement.clone();
-    let next = settle(engine, work, settlement).await;
+    let end = End::of(&settlement);
+    let next = settle(engine, work, &end, Box::new(settlement)).await;
     if !matches!(next, Next::Fail) {
-        tell(destination.as_ref().map_or("", |target| &target.name), &told);
+        tell(destination.as_ref().map_or("", |target| &target.name), &end);
     }
     next
 }
 
+/// What is told of a settlement.
+pub(super) struct End {
+    pub id: MessageId,
+    pub attempts: u32,
+    /// None if it was given back unsent.
+    pub outcome: Option<AttemptOutcome>,
+    pub next: posthouse_core::Next,
+    pub code: Option<String>,
+    stops_run: bool,
+}
+
+impl End {
+    fn of(settlement: &Settlement) -> Self {
+        Self {
+            id: settlement.lease.id,
+            attempts: settlement.step.standing.attempts,
+            outcome: settlement.step.evidence,
+            next: settlement.next(),
+            code: settlement.code.clone(),
+            stops_run: settlement.stops_run(),
+        }
+    }
+}
+
 /// What became of a message, for people and for measures.
-fn tell(destination: &str, settlement: &Settlement) {
-    measures::settled(destination, settlement);
-    let (code, attempts) = (settlement.code.as_deref(), settlement.step.standing.attempts);
-    match settlement.next() {
+fn tell(destination: &str, end: &End) {
+    measures::settled(destination, end);
+    let (code, attempts) = (end.code.as_deref(), end.attempts);
+    match end.next {
         posthouse_core::Next::Done => tracing::debug!(destination, attempts, "done"),
-        posthouse_core::Next::Pending(wait) if settlement.step.evidence.is_some() => {
+        posthouse_core::Next::Pending(wait) if end.outcome.is_some() => {
             tracing::info!(destination, attempts, code, ?wait, "tried again");
         }
         posthouse_core::Next::Pending(_) => tracing::debug!("given back unsent"),
@@ -194,7 +226,7 @@ fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
 
 /// Whether it may come in: there is a route, and its destination has room.
 pub(super) fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
-    let topic = &work.claimed.delivery.topic;
+    let topic = &work.delivery.topic;
     let Some(route) = engine.routes.find(topic) else {
         engine.leave_topic(topic);
         return Err(Unsent::Released);
@@ -216,7 +248,7 @@ async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> 
     if engine.stopping.is_cancelled() {
         return Err(Unsent::Released);
     }
-    match work.claimed.deliver_within {
+    match work.deliver_within {
         Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
         _ => Ok(Turn {
             door,
@@ -232,7 +264,7 @@ async fn new_effect(engine: &Engine, route: &Route, work: &Work) -> Result<Optio
     if !route.target.rules().reuse_receipts {
         return Ok(None);
     }
-    let effect = Effect::of(&work.claimed.delivery, &route.target.name);
+    let effect = Effect::of(&work.delivery, &route.target.name);
     let effects = [effect];
     let earlier = tokio::select! {
         biased;
@@ -257,13 +289,17 @@ async fn room(engine: &Engine, door: &Door, work: &Work) -> Result<OwnedSemaphor
     let target = &door.route.target;
     let turn = async {
         tokio::time::sleep_until(door.place.turn).await;
-        target.sends.clone().acquire_owned().await
+        let sends = target.sends.clone().acquire_owned();
+        match door.place.patience() {
+            Some(patience) => tokio::time::timeout(patience, sends).await.ok()?.ok(),
+            None => sends.await.ok(),
+        }
     };
     tokio::select! {
         biased;
         () = engine.stopping.cancelled() => Err(Unsent::Released),
         () = work.grip.lost() => Err(Unsent::Lost),
-        room = turn => room.ok().filter(|_| !engine.is_paused(&target.name)).ok_or(Unsent::Released),
+        room = turn => room.filter(|_| !engine.is_paused(&target.name) && !door.place.is_stale()).ok_or(Unsent::Released),
     }
 }
 
@@ -284,7 +320,7 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
 
 /// One send, one outcome; none when the lease was lost meanwhile.
 async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
-    let (target, delivery) = (&door.route.target, &work.claimed.delivery);
+    let (target, delivery) = (&door.route.target, &work.delivery);
     if delivery.attempt == 1 {
         measures::first_send(&target.name, delivery);
     }
@@ -292,8 +328,9 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     let began = Instant::now();
     let outcome = answer(engine, target, work, grant).await?;
     point("relay::after_send").await;
-    measures::phase("send", began.elapsed());
-    if door.place.report(&outcome, engine.roll()) {
+    let took = began.elapsed();
+    measures::phase("send", took);
+    if door.place.report(&outcome, took, engine.roll()) {
         engine.news.notify_one();
     }
     if outcome.says_gone() {
@@ -305,7 +342,7 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
 /// What the destination answers, or that there was no answer. It is asked on a task of its own, so that a panic ends nothing else.
 async fn answer(engine: &Engine, target: &Target, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
     let timeout = target.rules().timeout;
-    let (way, delivery) = (target.destination.way.clone(), work.claimed.delivery.clone());
+    let (way, delivery) = (target.destination.way.clone(), work.delivery.clone());
     let span = tracing::info_span!("broker.send", destination = target.name);
     // Whoever drops the line ends the send too.
     let mut sending = AbortOnDropHandle::new(tokio::spawn(way.go(delivery, grant.clone()).instrument(span)));
@@ -352,21 +389,19 @@ fn panic_text(e: tokio::task::JoinError) -> String {
 }
 
 /// Not waited for any longer than the lease is held; but what is given back unsent does no harm, however late.
-async fn settle(engine: &Engine, work: &Work, settlement: Settlement) -> Next {
-    let next = if settlement.stops_run() { Next::Stop } else { Next::Go };
-    let sent = settlement.step.evidence.is_some();
-    let dead = matches!(settlement.next(), posthouse_core::Next::Dead(_));
-    let class = settlement.step.evidence.map(|outcome| outcome.class(dead));
+async fn settle(engine: &Engine, work: &Work, end: &End, settlement: Box<Settlement>) -> Next {
+    let next = if end.stops_run { Next::Stop } else { Next::Go };
+    let dead = matches!(end.next, posthouse_core::Next::Dead(_));
+    let class = end.outcome.map(|outcome| outcome.class(dead));
     let verdict = tokio::select! {
         biased;
         verdict = engine.settler.settle(settlement) => verdict,
-        () = work.grip.over(), if sent => None,
+        () = work.grip.over(), if end.outcome.is_some() => None,
     };
     match verdict {
         Some(Verdict::Settled) => {
             if let Some(class) = class {
-                let (id, attempt) = (work.grip.lease.id, work.claimed.delivery.attempt);
-                tracing::debug!(class, %id, attempt, topic = %shown(&work.claimed.delivery.topic), "settled");
+                tracing::debug!(class, id = %end.id, attempt = work.delivery.attempt, topic = %shown(&work.delivery.topic), "settled");
             }
             next
         }

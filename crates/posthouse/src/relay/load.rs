@@ -10,6 +10,7 @@ use super::measures;
 
 pub(super) struct Load {
     slots: Arc<Semaphore>,
+    concurrency: usize,
     bytes: AtomicU64,
     max_bytes: u64,
 }
@@ -31,9 +32,21 @@ impl Load {
     pub fn new(concurrency: usize, max_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
             slots: Arc::new(Semaphore::new(concurrency)),
+            concurrency,
             bytes: AtomicU64::new(0),
             max_bytes,
         })
+    }
+
+    /// Room for how many more messages there is.
+    pub fn free(&self) -> u32 {
+        u32::try_from(self.slots.available_permits()).unwrap_or(u32::MAX)
+    }
+
+    /// From how much room on a claim of up to so many is worth while.
+    pub fn enough(&self, most: u32) -> u32 {
+        let part = u32::try_from(self.concurrency / 4).unwrap_or(u32::MAX);
+        most.min(part.max(1))
     }
 
     /// Room for up to so many. None if there is none, be it for messages or for bytes.
@@ -93,6 +106,17 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quarter_of_all_is_enough_for_a_claim() {
+        let load = Load::new(512, 1000);
+        assert_eq!([load.enough(100), load.enough(500), load.enough(0)], [100, 128, 0]);
+        assert_eq!(Load::new(1, 1000).enough(50), 1);
+        let reserved = load.reserve(500).unwrap();
+        assert_eq!(load.free(), 12);
+        drop(reserved);
+        assert_eq!(load.free(), 512);
+    }
 
     #[test]
     fn slots_and_bytes_are_bounded_and_come_back() {

@@ -4,8 +4,10 @@
 //! names of destinations and codes, never keys, tenants or payloads.
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use posthouse_core::{AttemptOutcome, Breaker, Delivery, Error, MessageId, Settlement, class};
+use posthouse_core::{AttemptOutcome, Breaker, Delivery, Error, MessageId, class};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::line::End;
 
 /// A measure: its name, its kind, its labels, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,17 +182,17 @@ pub(super) fn first_send(destination: &str, delivery: &Delivery) {
 }
 
 /// A settlement was written.
-pub(super) fn settled(destination: &str, settlement: &Settlement) {
+pub(super) fn settled(destination: &str, end: &End) {
     let to = || destination.to_owned();
-    let Some(outcome) = settlement.step.evidence else {
+    let Some(outcome) = end.outcome else {
         counter!("posthouse_released_total").increment(1);
         return;
     };
     counter!("posthouse_deliveries_total", "destination" => to(), "outcome" => outcome.as_str()).increment(1);
-    match settlement.next() {
+    match end.next {
         posthouse_core::Next::Done => {}
         posthouse_core::Next::Pending(_) => {
-            let code = settlement.code.clone().unwrap_or_default();
+            let code = end.code.clone().unwrap_or_default();
             counter!("posthouse_retries_total", "destination" => to(), "code" => code).increment(1);
         }
         posthouse_core::Next::Dead(reason) => {
@@ -198,7 +200,7 @@ pub(super) fn settled(destination: &str, settlement: &Settlement) {
         }
     }
     if outcome == AttemptOutcome::Delivered
-        && let Some(age) = age(settlement.lease.id)
+        && let Some(age) = age(end.id)
     {
         histogram!("posthouse_end_to_end_seconds", "destination" => to()).record(age);
     }

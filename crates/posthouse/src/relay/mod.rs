@@ -28,6 +28,7 @@ mod load;
 mod local;
 pub mod measures;
 mod points;
+mod profile;
 mod repairs;
 mod round;
 mod route;
@@ -41,6 +42,7 @@ pub use control::Control;
 use control::Pulse;
 pub use destination::Destination;
 pub use local::{IntoOutcome, local, local_delivery, local_with};
+pub use profile::Profile;
 /// What stops a relay.
 pub use tokio_util::sync::CancellationToken;
 pub use transactional::{Failure, Handling, Transactional, transactional};
@@ -59,6 +61,7 @@ use load::Load;
 use repairs::Expiry;
 use route::Routes;
 use settler::Settler;
+use target::Bounds;
 use tenants::{TenantLimits, Tenants};
 
 /// Topics without a route that are remembered. Beyond it they are forgotten, and learnt again.
@@ -96,7 +99,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay on this store: leases of 15 seconds, 64 messages and 64 MiB in flight, 50 in a claim. Relays that share one handle also
+    /// A relay on this store: leases of 15 seconds, 1000 messages and 64 MiB in flight, 200 in a claim. Relays that share one handle also
     /// share its wake-ups, of which each reaches one of them: give each a handle of its own.
     pub fn builder(store: Arc<dyn Store>) -> Self {
         Self {
@@ -107,10 +110,10 @@ impl Relay {
                 name: format!("relay-{}", std::process::id()),
                 namespaces: Vec::new(),
                 lease: Duration::from_secs(15),
-                batch: 50,
+                batch: Profile::Balanced.batch(),
                 max_bytes: 64 << 20,
-                concurrency: 64,
-                poll: Duration::from_millis(500),
+                concurrency: Profile::Balanced.concurrency(),
+                poll: Profile::Balanced.poll(),
                 grace: Duration::from_secs(25),
                 weights: HashMap::new(),
                 tenant_limits: TenantLimits::default(),
@@ -118,6 +121,14 @@ impl Relay {
             },
             control: Control::default(),
         }
+    }
+
+    /// Sets what goes together for a purpose: the size of claims, what is in flight, how often it looks. Each of them can be set
+    /// after it.
+    pub fn profile(self, profile: Profile) -> Self {
+        self.batch(profile.batch())
+            .concurrency(profile.concurrency())
+            .poll(profile.poll())
     }
 
     /// Serves another database as well, by the same routes and within the same limits.
@@ -284,7 +295,11 @@ impl Engine {
         } = relay;
         check(&settings)?;
         points::begin();
-        let routes = Arc::new(Routes::new(settings.lease, routes, makers)?);
+        let bounds = Bounds {
+            lease: settings.lease,
+            share: settings.concurrency / 2,
+        };
+        let routes = Arc::new(Routes::new(bounds, routes, makers)?);
         let load = Load::new(settings.concurrency as usize, settings.max_bytes);
         let freed = Arc::new(watch::Sender::new(()));
         let tenants = Tenants::new(settings.tenant_limits.clone());

@@ -30,6 +30,10 @@ const TOLD_FOR: Duration = Duration::from_secs(15);
 const MOMENT: Duration = Duration::from_millis(500);
 /// For how many polls the store takes us for asleep, unless it has rung.
 const SLEEP: u32 = 20;
+/// The size of a first claim; it doubles for as long as there is more. Until then it is known how fast destinations are.
+const FIRST: u32 = 32;
+/// How long a claim waits, and how often, until there is room enough: many small ones cost more than they bring.
+const GATHER: (Duration, u32) = (Duration::from_millis(1), 2);
 /// The wait after a round that failed; it doubles up to the second.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -94,6 +98,10 @@ struct Rounds<'a> {
     asleep: Option<Instant>,
     /// Whose turn it is among the claims of a round.
     turn: usize,
+    /// The most that a claim takes now.
+    size: u32,
+    /// How often it has waited for more room than there is.
+    waits: u32,
 }
 
 /// How long the loop rests before its next round.
@@ -117,6 +125,8 @@ impl<'a> Rounds<'a> {
             cancel,
             asleep: None,
             turn: 0,
+            size: FIRST,
+            waits: 0,
         }
     }
 
@@ -171,7 +181,11 @@ impl<'a> Rounds<'a> {
         self.freed.mark_unchanged();
         let paused = locked(&engine.paused).clone();
         let (routes, tenants) = (engine.routes.all(), engine.tenants.limited());
-        let Asks { mut asks, limited } = asks(&routes, &paused, &engine.unrouted(), &tenants, engine.settings.batch);
+        let Asks {
+            mut asks,
+            most: mut in_all,
+            limited,
+        } = asks(&routes, &paused, &engine.unrouted(), &tenants, engine.settings.batch);
         if !tenants.is_empty() {
             // Where there is not room for all, they take turns.
             let turn = self.turn % asks.len();
@@ -180,18 +194,31 @@ impl<'a> Rounds<'a> {
         let mut rest = Rest::UntilWoken { limited };
         let (mut asked, mut richer) = (BTreeSet::new(), BTreeSet::new());
         for ask in asks {
-            let most = engine.most(&ask);
+            let most = engine.most(&ask).min(self.size);
+            let (room, enough) = (engine.load.free().min(in_all), engine.load.enough(most));
+            // A fast destination that is full will not be so for long: it has room, or is not fast any more.
+            if room < enough && self.waits < GATHER.1 || in_all == 0 {
+                self.waits += 1;
+                return Ok(Rest::For(GATHER.0));
+            }
+            let most = most.min(in_all);
             let Some(mut reserved) = engine.load.reserve(most) else {
                 if most == 0 {
                     continue;
                 }
+                self.waits = 0;
                 return Ok(Rest::UntilFree);
             };
             self.turn = self.turn.wrapping_add(1);
-            let batch = reserved.count();
-            let found = self.claim(engine.ask(&ask, batch, &reserved), &mut reserved).await?;
+            in_all -= reserved.count();
+            let second = self.second(most.min(in_all));
+            in_all -= second.as_ref().map_or(0, Reserved::count);
+            let (full, found) = match second {
+                None => self.claim(engine.ask(&ask, &reserved, 1), &mut reserved).await?,
+                Some(mut second) => self.claim_twice(&ask, &mut reserved, &mut second).await?,
+            };
             asked.extend(ask.tenant.clone());
-            if found.iter().map(|(_, n)| *n).sum::<u32>() < batch {
+            if !full {
                 ask.found_all();
                 continue;
             }
@@ -199,6 +226,11 @@ impl<'a> Rounds<'a> {
             richer.extend(ask.tenant.clone());
             self.weigh(&ask, found).await?;
         }
+        self.waits = 0;
+        self.size = match rest {
+            Rest::None => (2 * self.size).min(engine.settings.batch.max(FIRST)),
+            _ => FIRST,
+        };
         asked
             .difference(&richer)
             .for_each(|tenant| engine.tenants.widen(tenant));
@@ -217,28 +249,47 @@ impl<'a> Rounds<'a> {
             };
             let claim = Claim {
                 not_tenants: Vec::new(),
-                ..engine.ask(ask, reserved.count(), &reserved).tenant(tenant)
+                ..engine.ask(ask, &reserved, 1).tenant(tenant)
             };
             self.claim(claim, &mut reserved).await?;
         }
         Ok(())
     }
 
-    /// Claims, hands out, and answers how many each tenant got.
-    async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Vec<(String, u32)>, Error> {
+    /// Room for a second claim beside the first: where the store can do two, and there has been more for a while than one takes.
+    fn second(&self, most: u32) -> Option<Reserved> {
+        let engine = self.engine;
+        // Limits and weights of tenants are kept by claims one after the other.
+        let plain = !engine.tenants.has_limits() && engine.settings.weights.is_empty();
+        let deep = plain && self.size >= engine.settings.batch.max(FIRST);
+        let worth =
+            deep && engine.store.capabilities().parallel_claim && engine.load.free() >= engine.load.enough(most);
+        worth.then(|| engine.load.reserve(most)).flatten()
+    }
+
+    /// Two claims at a time: while one waits for the disk, the other is at work. What one was granted is handed out, whatever became of
+    /// the other.
+    async fn claim_twice(&mut self, ask: &Ask, first: &mut Reserved, second: &mut Reserved) -> Result<Found, Error> {
+        let engine = self.engine;
         let asked = Instant::now();
-        self.engine.pulse.ask();
-        point("relay::before_claim").await;
-        let Look {
-            granted: claimed,
-            ran_out,
-        } = self.engine.store.look(&claim).await?;
-        self.engine.expiry.heard(asked, ran_out);
-        if !claimed.is_empty() {
-            point("relay::after_claim").await;
-        }
-        self.engine.pulse.answer();
-        measures::claimed(claimed.len(), asked.elapsed());
+        let claims = [engine.ask(ask, first, 2), engine.ask(ask, second, 2)];
+        let (one, two) = tokio::join!(biased; engine.look(&claims[0]), engine.look(&claims[1]));
+        let one = one.map(|claimed| self.hand_out(claimed, asked, first));
+        let two = two.map(|claimed| self.hand_out(claimed, asked, second));
+        let ((full, mut found), (also_full, more)) = (one?, two?);
+        found.extend(more);
+        Ok((full || also_full, found))
+    }
+
+    /// Claims and hands out.
+    async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Found, Error> {
+        let asked = Instant::now();
+        let claimed = self.engine.look(&claim).await?;
+        Ok(self.hand_out(claimed, asked, reserved))
+    }
+
+    fn hand_out(&mut self, claimed: Vec<Claimed>, asked: Instant, reserved: &mut Reserved) -> Found {
+        let full = claimed.len() >= reserved.count() as usize;
         if !claimed.is_empty() {
             // Who is granted something is awake, for the store too.
             self.asleep = None;
@@ -260,7 +311,7 @@ impl<'a> Rounds<'a> {
             }
             self.lines.spawn(line::run(self.engine.clone(), line));
         }
-        Ok(found.into_iter().collect())
+        (full, found.into_iter().collect())
     }
 
     /// What its tenant has no room for goes back at once, so that it is held by nobody.
@@ -275,6 +326,15 @@ impl<'a> Rounds<'a> {
     }
 
     async fn rest(&mut self, rest: Rest) {
+        match rest {
+            Rest::None => {}
+            Rest::For(wait) => drop(timeout(wait, self.cancel.cancelled()).await),
+            Rest::UntilFree => self.sleep(true, false).await,
+            Rest::UntilWoken { limited } => self.sleep(limited, true).await,
+        }
+    }
+
+    async fn sleep(&mut self, may_be_freed: bool, may_be_woken: bool) {
         let engine = self.engine;
         let opens = engine.opens();
         let opened = async {
@@ -286,12 +346,6 @@ impl<'a> Rounds<'a> {
         let freed = async {
             // The sender is the engine's, which is ours: it is not gone.
             let _ = self.freed.changed().await;
-        };
-        let (may_be_freed, may_be_woken) = match rest {
-            Rest::None => return,
-            Rest::For(wait) => return drop(timeout(wait, self.cancel.cancelled()).await),
-            Rest::UntilFree => (true, false),
-            Rest::UntilWoken { limited } => (limited, true),
         };
         tokio::select! {
             biased;
@@ -306,10 +360,29 @@ impl<'a> Rounds<'a> {
     }
 }
 
+/// Whether a claim was granted all that it asked for, and how many each tenant got.
+type Found = (bool, Vec<(String, u32)>);
+
 impl Engine {
-    /// A claim of up to so many, without the topics that nothing can be sent of now.
-    fn ask(&self, ask: &Ask, batch: u32, reserved: &Reserved) -> Claim {
-        let claim = Claim::new(&*self.settings.name, batch, self.settings.lease).max_bytes(reserved.bytes());
+    /// Asks the store.
+    async fn look(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+        let asked = Instant::now();
+        self.pulse.ask();
+        point("relay::before_claim").await;
+        let Look { granted, ran_out } = self.store.look(claim).await?;
+        self.expiry.heard(asked, ran_out);
+        if !granted.is_empty() {
+            point("relay::after_claim").await;
+        }
+        self.pulse.answer();
+        measures::claimed(granted.len(), asked.elapsed());
+        Ok(granted)
+    }
+
+    /// A claim of what was reserved, without the topics that nothing can be sent of now; one of so many that share the bytes there are.
+    fn ask(&self, ask: &Ask, reserved: &Reserved, parts: u64) -> Claim {
+        let bytes = (reserved.bytes() / parts).max(1);
+        let claim = Claim::new(&*self.settings.name, reserved.count(), self.settings.lease).max_bytes(bytes);
         Claim {
             namespaces: self.settings.namespaces.clone(),
             not_topics: ask.not_topics.clone(),
@@ -345,11 +418,17 @@ async fn woken(engine: &Engine) -> bool {
 
 /// None is left over: there are as many shares as the claim asked for.
 fn work(engine: &Engine, claimed: Claimed, asked: Instant, reserved: &mut Reserved) -> Option<Work> {
+    let Claimed {
+        lease,
+        delivery,
+        deliver_within,
+    } = claimed;
     Some(Work {
-        grip: engine.held.take(&claimed, asked),
-        _share: reserved.share(claimed.delivery.payload.len())?,
-        seat: engine.tenants.enter(&claimed.delivery.tenant),
-        claimed,
+        grip: engine.held.take(lease, asked),
+        _share: reserved.share(delivery.payload.len())?,
+        seat: engine.tenants.enter(&delivery.tenant),
+        delivery: Arc::new(delivery),
+        deliver_within,
         asked,
         door: None,
     })

@@ -7,13 +7,12 @@ use std::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use super::{
     destination::Destination,
     explicit::{Explicit, Maker},
-    target::{Place, Target},
+    target::{Bounds, Place, Target},
 };
 
 /// Topics of a route that are remembered. Beyond it they are forgotten, and learnt again.
@@ -100,28 +99,28 @@ impl Route {
 
 /// All routes of a relay. They may be replaced while it runs.
 pub(super) struct Routes {
-    lease: Duration,
+    bounds: Bounds,
     pub explicit: Explicit,
     routes: RwLock<Arc<[Arc<Route>]>>,
 }
 
 impl Routes {
     pub fn new(
-        lease: Duration,
+        bounds: Bounds,
         routes: Vec<(String, Destination)>,
         makers: Vec<(String, Maker)>,
     ) -> Result<Self, Error> {
         Ok(Self {
-            lease,
+            bounds,
             explicit: Explicit::new(makers),
-            routes: RwLock::new(plan(routes, &[], lease)?),
+            routes: RwLock::new(plan(routes, &[], bounds)?),
         })
     }
 
     /// Puts these in the place of the others, if all of them are sound. What stays the same keeps its breaker and its rate.
     pub fn replace(&self, routes: Vec<(String, Destination)>) -> Result<(), Error> {
         let mut current = self.routes.write().unwrap_or_else(PoisonError::into_inner);
-        *current = plan(routes, &current, self.lease)?;
+        *current = plan(routes, &current, self.bounds)?;
         Ok(())
     }
 
@@ -134,7 +133,7 @@ impl Routes {
 
     /// Where a topic goes: to what it names itself, or by the first route that serves it.
     pub fn find(&self, topic: &str) -> Option<Arc<Route>> {
-        let named = self.explicit.find(topic, self.lease);
+        let named = self.explicit.find(topic, self.bounds);
         named.or_else(|| self.fixed().iter().find(|route| route.serves(topic)).cloned())
     }
 
@@ -163,16 +162,12 @@ impl Routes {
     }
 }
 
-fn plan(
-    routes: Vec<(String, Destination)>,
-    before: &[Arc<Route>],
-    lease: Duration,
-) -> Result<Arc<[Arc<Route>]>, Error> {
+fn plan(routes: Vec<(String, Destination)>, before: &[Arc<Route>], bounds: Bounds) -> Result<Arc<[Arc<Route>]>, Error> {
     let mut targets: Vec<Arc<Target>> = Vec::new();
     let mut planned = Vec::with_capacity(routes.len());
     for (topic, to) in routes {
         let name = to.name.clone().unwrap_or_else(|| format!("fn:{topic}"));
-        to.check(&name, lease)?;
+        to.check(&name, bounds.lease)?;
         let target = match targets.iter().find(|target| target.name == name) {
             Some(target) if target.destination.is(&to) => target.clone(),
             Some(_) => {
@@ -182,7 +177,7 @@ fn plan(
             None => {
                 let same = |route: &&Arc<Route>| route.target.name == name && route.target.destination.is(&to);
                 let kept = before.iter().find(same).map(|route| route.target.clone());
-                kept.unwrap_or_else(|| Arc::new(Target::new(name, to)))
+                kept.unwrap_or_else(|| Arc::new(Target::new(name, to, bounds)))
             }
         };
         targets.push(target.clone());

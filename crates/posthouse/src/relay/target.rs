@@ -1,6 +1,6 @@
 //! A destination at work: who may send to it now.
 
-use posthouse_core::{Circuit, Health, Meter, Outcome, breaker::Period, presence::Breaker};
+use posthouse_core::{Circuit, Health, Meter, Outcome, Pace, breaker::Period, pace, presence::Breaker};
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -14,12 +14,24 @@ use super::{
 
 /// How long a message may be kept waiting for its turn under a rate. One that would wait longer is not taken at all.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long one may wait that is there because the destination is fast.
+const EXTRA: Duration = Duration::from_millis(250);
+
+/// What a relay allows each of its destinations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The lease under which its sends happen.
+    pub lease: Duration,
+    /// The most messages in flight, unless it sends more than that at a time: the rest is for others.
+    pub share: u32,
+}
 
 pub(super) struct Target {
     pub name: String,
     pub destination: Destination,
     /// Sends under way.
     pub sends: Arc<Semaphore>,
+    share: u32,
     since: Instant,
     gate: Mutex<Gate>,
 }
@@ -29,6 +41,9 @@ struct Gate {
     here: u32,
     circuit: Option<Circuit>,
     meter: Option<Meter>,
+    pace: Pace,
+    /// When the last send ended, or somebody came when nobody was here.
+    moved: Duration,
 }
 
 /// Somebody's place at a destination; free again when dropped.
@@ -37,18 +52,23 @@ pub(super) struct Place {
     period: Option<Period>,
     /// When its turn is, under a rate.
     pub turn: Instant,
+    /// It is there because the destination is fast, and goes back if it is not so any more.
+    is_extra: bool,
 }
 
 impl Target {
-    pub fn new(name: String, destination: Destination) -> Self {
+    pub fn new(name: String, destination: Destination, bounds: Bounds) -> Self {
         let rules = &destination.rules;
         let gate = Gate {
             here: 0,
             circuit: rules.breaker.map(|policy| Circuit::new(policy, rules.concurrency)),
             meter: rules.rate.map(Meter::new),
+            pace: Pace::default(),
+            moved: Duration::ZERO,
         };
         Self {
             name,
+            share: bounds.share,
             sends: Arc::new(Semaphore::new((rules.concurrency as usize).min(Semaphore::MAX_PERMITS))),
             since: Instant::now(),
             gate: Mutex::new(gate),
@@ -62,13 +82,24 @@ impl Target {
 
     /// How many more may come now.
     pub fn room(&self) -> u32 {
-        self.gate().room(self.rules(), self.now())
+        self.gate().room(self, self.now())
+    }
+
+    /// How many more may come, if it is fast and in use: when it is full it is worth while to wait for it, and not to leave it.
+    pub fn fast_room(&self) -> Option<u32> {
+        let (gate, now) = (self.gate(), self.now());
+        let closed = gate
+            .circuit
+            .as_ref()
+            .is_none_or(|circuit| circuit.allows(now).is_none());
+        let fast = closed && gate.meter.is_none() && gate.pace.is_fast(gate.silent(now));
+        (fast && gate.here > 0).then(|| gate.room(self, now))
     }
 
     /// From how much room on it is worth a claim of its own: a claim for each single message would cost more than it brings.
     pub fn worthwhile(&self) -> u32 {
         let rules = self.rules();
-        let places = self.gate().most(rules, self.now());
+        let places = self.gate().most(self, self.now());
         let idle = rules.rate.map(|rate| Meter::new(rate).room(Duration::ZERO, PATIENCE));
         (idle.unwrap_or(u32::MAX).min(places) / 4).max(1)
     }
@@ -85,15 +116,20 @@ impl Target {
     /// A place for a message that waits for its turn, or is sent. None when there is no room.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let (mut gate, now) = (self.gate(), self.now());
-        if gate.room(self.rules(), now) == 0 {
+        if gate.room(self, now) == 0 {
             return None;
         }
+        if gate.here == 0 {
+            gate.moved = now;
+        }
+        let is_extra = gate.here >= pace::least(self.rules().concurrency);
         gate.here += 1;
         let wait = gate.meter.as_mut().map(|meter| meter.take(now));
         Some(Place {
             target: self.clone(),
             period: gate.circuit.as_mut().map(|circuit| circuit.period(now)),
             turn: Instant::now() + wait.unwrap_or_default(),
+            is_extra,
         })
     }
 
@@ -130,25 +166,54 @@ impl Target {
 }
 
 impl Gate {
-    /// As many wait as are sent, so that the next is at hand; while it is tried out, nobody waits.
-    fn most(&self, rules: &Rules, now: Duration) -> u32 {
+    /// Sent or waiting, so that the next is at hand; while it is tried out, nobody waits.
+    fn most(&self, target: &Target, now: Duration) -> u32 {
+        let sends = target.rules().concurrency;
         let allowed = self.circuit.as_ref().and_then(|circuit| circuit.allows(now));
-        allowed.unwrap_or(rules.concurrency.saturating_mul(2))
+        allowed.unwrap_or_else(|| {
+            let places = self.pace.places(sends, self.silent(now));
+            places.min(target.share.max(pace::least(sends)))
+        })
     }
 
-    fn room(&self, rules: &Rules, now: Duration) -> u32 {
-        let room = self.most(rules, now).saturating_sub(self.here);
+    /// For how long none of the sends has ended.
+    fn silent(&self, now: Duration) -> Duration {
+        match self.here {
+            0 => Duration::ZERO,
+            _ => now.saturating_sub(self.moved),
+        }
+    }
+
+    fn room(&self, target: &Target, now: Duration) -> u32 {
+        let room = self.most(target, now).saturating_sub(self.here);
         let meter = self.meter.as_ref().map(|meter| meter.room(now, PATIENCE));
         meter.map_or(room, |meter| meter.min(room))
     }
 }
 
 impl Place {
-    /// Tells the breaker what became of the send, and answers whether that changed its state.
-    pub fn report(&self, outcome: &Outcome, roll: f64) -> bool {
+    /// The longest that it may wait for others, from its turn on.
+    pub fn patience(&self) -> Option<Duration> {
+        self.is_extra.then_some(EXTRA)
+    }
+
+    /// The destination has failed since it came.
+    pub fn is_stale(&self) -> bool {
+        let gate = self.target.gate();
+        let current = gate.circuit.as_ref().zip(self.period);
+        current.is_some_and(|(circuit, period)| !circuit.is_current(period))
+    }
+
+    /// What became of the send, and how long it took. Answers whether that changed the state of the breaker.
+    pub fn report(&self, outcome: &Outcome, took: Duration, roll: f64) -> bool {
         // One that refuses a message is well.
         let well = !matches!(outcome, Outcome::Retry { .. } | Outcome::Unknown { .. });
         let (mut gate, now) = (self.target.gate(), self.target.now());
+        gate.moved = now;
+        match well {
+            true => gate.pace.sent(took),
+            false => gate.pace.failed(),
+        }
         let (Some(circuit), Some(period)) = (gate.circuit.as_mut(), self.period) else {
             return false;
         };

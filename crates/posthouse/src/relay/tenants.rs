@@ -75,6 +75,11 @@ impl Tenants {
         })))
     }
 
+    /// Whether anybody has a limit.
+    pub fn has_limits(&self) -> bool {
+        locked(&self.0).limits != TenantLimits::default()
+    }
+
     /// Room for one message of this tenant. None when it has as many as it may.
     pub fn enter(self: &Arc<Self>, tenant: &str) -> Option<Seat> {
         let State { limits, known } = &mut *locked(&self.0);

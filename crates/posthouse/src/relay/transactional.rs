@@ -100,7 +100,7 @@ pub struct Transactional(pub(super) Arc<dyn Handle>);
 
 /// A delivery in the hands of a handler that settles it itself. It is the [`Delivery`], and the right to end its lease.
 pub struct Handling<O> {
-    delivery: Delivery,
+    delivery: Arc<Delivery>,
     outbox: O,
     grant: Arc<Grant>,
 }
@@ -277,7 +277,7 @@ impl Grant {
 /// The seam between the engine and a handler of any outbox.
 #[async_trait]
 pub(super) trait Handle: Send + Sync {
-    async fn handle(&self, delivery: Delivery, grant: Arc<Grant>) -> Outcome;
+    async fn handle(&self, delivery: Arc<Delivery>, grant: Arc<Grant>) -> Outcome;
 }
 
 struct Handler<O, F> {
@@ -292,7 +292,7 @@ where
     F: Fn(Handling<O>) -> A + Send + Sync + 'static,
     A: Future<Output: IntoOutcome> + Send + 'static,
 {
-    async fn handle(&self, delivery: Delivery, grant: Arc<Grant>) -> Outcome {
+    async fn handle(&self, delivery: Arc<Delivery>, grant: Arc<Grant>) -> Outcome {
         let handling = Handling {
             delivery,
             outbox: self.outbox.clone(),

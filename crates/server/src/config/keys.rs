@@ -135,23 +135,30 @@ pub const KEYS: &[Key] = &[
     )
     .restart(),
     key(
+        "outbox.profile",
+        Kind::Word(&["balanced", "throughput", "latency"]),
+        "\"balanced\"",
+        "What the relay is set for: the three keys that follow, where they are not set.",
+    )
+    .restart(),
+    bare(
         "outbox.batch",
         Kind::Whole(1, 10_000),
-        "50",
+        "200; `throughput` 500, `latency` 50",
         "The most messages of one claim.",
     )
     .restart(),
-    key(
+    bare(
         "outbox.concurrency",
         Kind::Whole(1, 100_000),
-        "64",
-        "The most messages in flight in this relay.",
+        "1000; `throughput` 4000, `latency` 500",
+        "The most messages in flight in this relay, sent or waiting for their turn.",
     )
     .restart(),
-    key(
+    bare(
         "outbox.poll_ms",
         Kind::Whole(10, 60_000),
-        "500",
+        "500; `latency` 100",
         "How often it looks for work when nobody wakes it.",
     )
     .restart(),

@@ -1,6 +1,6 @@
 //! How a relay works on its stores: leases, claims, waits, what producers may hand in, tenants, and how long things are kept.
 
-use posthouse::{Backoff, Limits, RetryPolicy, presence::Relay};
+use posthouse::{Backoff, Limits, RetryPolicy, presence::Relay, relay::Profile};
 use std::{collections::BTreeMap, time::Duration};
 use toml::de::DeTable;
 
@@ -66,13 +66,17 @@ impl Outbox {
                 section.refuse(reader, "name", invalid.problem);
             }
         }
+        let profile = section.text(reader, "profile");
+        let profile = profile.and_then(|name| Profile::named(&name)).unwrap_or_default();
         let backoff = section.child(reader, "outbox.backoff", "backoff");
         Self {
             name,
             lease: section.millis(reader, "lease_ms"),
-            batch: section.number(reader, "batch"),
-            concurrency: section.number(reader, "concurrency"),
-            poll: section.millis(reader, "poll_ms"),
+            batch: small(section.whole(reader, "batch")).unwrap_or(profile.batch()),
+            concurrency: small(section.whole(reader, "concurrency")).unwrap_or(profile.concurrency()),
+            poll: section
+                .whole(reader, "poll_ms")
+                .map_or(profile.poll(), Duration::from_millis),
             grace: section.millis(reader, "grace_ms"),
             in_flight_bytes: section.number(reader, "in_flight_bytes"),
             retry: RetryPolicy {
@@ -86,6 +90,10 @@ impl Outbox {
             },
         }
     }
+}
+
+fn small(whole: Option<u64>) -> Option<u32> {
+    whole.and_then(|whole| u32::try_from(whole).ok())
 }
 
 impl Retention {
@@ -104,9 +112,7 @@ impl Tenants {
     pub fn read(reader: &mut Reader<'_>, root: &DeTable<'_>) -> Self {
         let section = Section::open(reader, "tenants", "tenants".to_owned(), root.get("tenants"));
         let tenants = Self {
-            max_in_flight: section
-                .whole(reader, "max_in_flight")
-                .and_then(|n| u32::try_from(n).ok()),
+            max_in_flight: small(section.whole(reader, "max_in_flight")),
             weights: section.whole_of(reader, "weights"),
             caps: section.whole_of(reader, "caps"),
         };

@@ -66,6 +66,29 @@ pub async fn one_message_is_granted_whatever_its_size(fx: &dyn Fixture) {
     assert_eq!(bodies(&take(fx, ask(10).max_bytes(10)).await), ["small"]);
 }
 
+/// What was left because it was too large is not passed over: it is there in the claims that follow.
+pub async fn what_was_too_large_comes_with_a_later_claim(fx: &dyn Fixture) {
+    let large = || message(&"x".repeat(100));
+    // One handle, because what was passed over is remembered there.
+    let store = fx.store().await;
+    let one = async |most, what: &str| {
+        let claimed = store.claim(&ask(10).max_bytes(most)).await.unwrap();
+        assert_eq!(claimed.len(), 1, "{what}");
+        deliver(&*store, &claimed).await;
+    };
+    put_all(fx, vec![large(); 6]).await;
+    for n in 0..6 {
+        one(150, &format!("claim {n}")).await;
+    }
+    // Keys may take all bytes there are, so that the others are not even looked at.
+    put_all(fx, vec![large(); 3]).await;
+    put_all(fx, (0..3).map(|n| large().order_key(format!("k{n}"))).collect()).await;
+    for n in 0..6 {
+        one(100, &format!("claim {n} beside keys")).await;
+    }
+    assert!(take(fx, ask(10)).await.is_empty());
+}
+
 /// First come, first served, over transactions and claims.
 pub async fn the_oldest_come_first(fx: &dyn Fixture) {
     for n in 0..6 {

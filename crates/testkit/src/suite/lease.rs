@@ -204,6 +204,29 @@ pub async fn a_takeover_records_the_lost_attempt_and_raises_the_epoch(fx: &dyn F
     assert_eq!((lost.started_at, lost.finished_at), (granted, fx.now().await));
 }
 
+/// P3, P4. The late word of its last holder ends no lease, even when it comes with words of the one who holds the message now.
+pub async fn a_late_settlement_beside_those_of_a_newer_claim_ends_nothing(fx: &dyn Fixture) {
+    let stale = put_and_claim(fx, message("42")).await;
+    assert_eq!(expire(fx).await, 1);
+    let ids = [stale.id, put(fx, message("another")).await];
+    let store = fx.store().await;
+    // Both in one claim, so under one token.
+    let mut current = leases(&claim(&*store, "w2", 2).await);
+    current.sort_by_key(|lease| ids.iter().position(|id| *id == lease.id));
+    for (now, state) in [(&current[1], State::Leased), (&current[0], State::Done)] {
+        let verdicts = store.settle(&[acknowledged(&stale), acknowledged(now)]).await.unwrap();
+        let told: Vec<_> = verdicts.iter().map(|v| (v.is_lost(), v.is_settled())).collect();
+        assert_eq!(told, [(true, false), (false, true)]);
+        assert_eq!(view(fx, stale.id).await.state, state);
+    }
+    let attempts = fx.admin().await.attempts(stale.id).await.unwrap();
+    let ends: Vec<_> = attempts.iter().map(|a| (a.epoch, a.outcome)).collect();
+    assert_eq!(
+        ends,
+        [(1, AttemptOutcome::LeaseExpired), (2, AttemptOutcome::Delivered)]
+    );
+}
+
 /// What ran out with budget left is due at once.
 pub async fn an_expired_message_is_due_now(fx: &dyn Fixture) {
     let lease = put_and_claim(fx, message("42")).await;

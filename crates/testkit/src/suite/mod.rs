@@ -90,6 +90,7 @@ macro_rules! __cases {
                 a_senseless_claim_is_refused
                 a_claim_stops_before_its_bytes_are_passed
                 one_message_is_granted_whatever_its_size
+                what_was_too_large_comes_with_a_later_claim
                 the_oldest_come_first
                 left_topics_are_left_alone
                 only_the_named_namespaces_are_claimed
@@ -131,6 +132,7 @@ macro_rules! __cases {
                 a_foreign_token_is_refused
                 a_pending_message_has_no_holder
                 a_takeover_records_the_lost_attempt_and_raises_the_epoch
+                a_late_settlement_beside_those_of_a_newer_claim_ends_nothing
                 an_expired_message_is_due_now
                 death_on_the_last_attempt_ends_in_dead
                 a_renewal_moves_the_deadline

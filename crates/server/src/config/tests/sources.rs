@@ -43,7 +43,7 @@ fn the_stronger_wins_and_is_named() {
         ),
         (7, Some("posthouse.toml:4"))
     );
-    assert_eq!(source(&by_variable, "outbox.poll_ms").as_deref(), Some("default"));
+    assert_eq!(source(&by_variable, "outbox.grace_ms").as_deref(), Some("default"));
 }
 
 #[test]
