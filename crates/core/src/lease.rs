@@ -26,6 +26,13 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Whether a worker that was granted so many is awake, and not rung for any more. A single message is a trickle: to say that it is
+    /// awake, and then that it sleeps, would cost more than the message, and would be in the way of the next. When there is more, a
+    /// ring with each commit costs more.
+    pub const fn wakes(&self, granted: usize) -> bool {
+        granted > 1 || granted > 0 && granted >= self.batch as usize
+    }
+
     /// A claim of up to `batch` messages of every namespace and tenant.
     pub fn new(worker: impl Into<String>, batch: u32, lease: Duration) -> Self {
         Self {

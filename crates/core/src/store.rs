@@ -55,8 +55,8 @@ pub trait Store: Send + Sync {
     /// A destination said that it is gone for good: pauses it, as an operator would, in the name of `worker`.
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error>;
 
-    /// Says that `worker` is about to sleep: it is rung for until a claim of its grants something, or until this time is up. It must claim
-    /// once more before it sleeps, or it may miss what came before; not if it says so again while it still holds.
+    /// Says that `worker` is about to sleep: it is rung for until a claim wakes it ([`Claim::wakes`]), or until this time is up. It must
+    /// claim once more before it sleeps, or it may miss what came before; not if it says so again while it still holds.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
 
     /// Sleeps until something may have come for a worker that said that it sleeps, at most this long. A hint: it may wake for nothing,
@@ -71,6 +71,8 @@ pub struct Look {
     pub granted: Vec<Claimed>,
     /// Whether there may be leases that have run out ([`Store::expired`]). `None`: it did not look.
     pub ran_out: Option<bool>,
+    /// It was granted all that was free: nothing was left because there was too much, or it was too large. When in doubt it is not.
+    pub complete: bool,
 }
 
 /// Why a sleeper woke.

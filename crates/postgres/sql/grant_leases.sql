@@ -8,7 +8,7 @@
 -- Grants leases: what the relay calls. p_lanes (sorted) and p_floors are what this claimer knows of lanes with work and of
 -- the places it has passed in each; both may be empty. p_lo and p_hi bound where it looks for more lanes. NULL namespaces,
 -- tenant and bytes mean any. Tenants are left by the halves of their lanes: two of one half wait together. With p_bell,
--- nobody rings for this worker any more once it is granted something.
+-- nobody rings for this worker any more once it is granted more than one message, or all that it asked for.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
     p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL)
@@ -130,7 +130,7 @@ BEGIN
         seq := NULL;
         blocks := EXISTS (SELECT FROM deadline d WHERE d.until <= t);
         RETURN NEXT;
-    ELSIF p_bell IS NOT NULL THEN
+    ELSIF p_bell IS NOT NULL AND (left_rows < p_batch - 1 OR left_rows = 0) THEN
         DELETE FROM sleeper s WHERE s.bell = p_bell AND s.worker = p_worker;
     END IF;
 END $$;

@@ -48,6 +48,8 @@ impl Postgres {
             if !granted.messages.is_empty() || !(partial || granted.truncated) {
                 return Ok(Look {
                     ran_out: granted.ran_out,
+                    // Of several lanes each gives its share, and may have more.
+                    complete: !partial && !granted.truncated && plan.lanes.len() <= 1,
                     granted: granted.messages.into_iter().map(|r| r.claimed).collect(),
                 });
             }
@@ -138,7 +140,7 @@ impl Postgres {
                 },
             }
         }
-        if !grants.messages.is_empty() {
+        if claim.wakes(grants.messages.len()) {
             self.bell.unmark(&claim.worker);
         }
         Ok(grants)

@@ -70,7 +70,7 @@ impl Drop for Listener {
     }
 }
 
-/// Who did not say that it sleeps is not rung for; nor is who was granted something since.
+/// Who did not say that it sleeps is not rung for; nor is who was granted more than a trickle since, or all that it asked for.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_rung_for_who_does_not_sleep() {
     let fx = PostgresFixture::new().await;
@@ -87,6 +87,10 @@ async fn nobody_is_rung_for_who_does_not_sleep() {
     assert_eq!(marks(&fx).await, "none");
     enqueue(&fx).await;
     assert_eq!(listener.count().await, 0, "it has something to do");
+    store.asleep("w1", LONG).await.unwrap();
+    let one = Claim::new("w1", 1, Duration::from_secs(15));
+    assert_eq!(store.claim(&one).await.unwrap().len(), 1);
+    assert_eq!(marks(&fx).await, "none", "there may be more");
 }
 
 /// A dead line rings for nobody: whoever sleeps is woken once, and looks.
@@ -149,7 +153,7 @@ async fn an_empty_claim_says_whether_leases_ran_out() {
 
 /// The claim between falling asleep and sleeping found something: the worker has better things to do than to sleep.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_finds_something_ends_the_sleep() {
+async fn a_claim_that_finds_more_than_one_ends_the_sleep() {
     let fx = PostgresFixture::new().await;
     let store = fx.open().await;
     let claim = Claim::new("w1", 10, Duration::from_secs(15));
@@ -158,6 +162,10 @@ async fn a_claim_that_finds_something_ends_the_sleep() {
     assert_eq!(marks(&fx).await, "w1", "an empty claim is what sleep begins with");
     enqueue(&fx).await;
     assert_eq!(store.claim(&claim).await.unwrap().len(), 1);
+    assert_eq!(marks(&fx).await, "w1", "one message is a trickle");
+    enqueue(&fx).await;
+    enqueue(&fx).await;
+    assert_eq!(store.claim(&claim).await.unwrap().len(), 2);
     assert_eq!(marks(&fx).await, "none");
 }
 
@@ -186,8 +194,9 @@ async fn workers_of_one_name_have_marks_of_their_own() {
     one.wake(Duration::from_millis(1)).await.unwrap();
     assert_eq!(marks(&fx).await, "w,w", "whose time was up sleeps on");
     enqueue(&fx).await;
+    enqueue(&fx).await;
     let claim = Claim::new("w", 10, Duration::from_secs(15));
-    assert_eq!(one.claim(&claim).await.unwrap().len(), 1);
+    assert_eq!(one.claim(&claim).await.unwrap().len(), 2);
     assert_eq!(marks(&fx).await, "w");
     let mut listener = Listener::new(&fx).await;
     enqueue(&fx).await;

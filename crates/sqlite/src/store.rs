@@ -216,7 +216,10 @@ impl Store for Sqlite {
             return Ok(Look::default());
         };
         *self.inner.floors() = floors;
-        Ok(Look { granted, ran_out: None })
+        Ok(Look {
+            granted,
+            ..Look::default()
+        })
     }
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {

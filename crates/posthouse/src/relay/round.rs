@@ -274,8 +274,8 @@ impl<'a> Rounds<'a> {
         let asked = Instant::now();
         let claims = [engine.ask(ask, first, 2), engine.ask(ask, second, 2)];
         let (one, two) = tokio::join!(biased; engine.look(&claims[0]), engine.look(&claims[1]));
-        let one = one.map(|claimed| self.hand_out(claimed, asked, first));
-        let two = two.map(|claimed| self.hand_out(claimed, asked, second));
+        let one = one.map(|look| self.hand_out(&claims[0], look, asked, first));
+        let two = two.map(|look| self.hand_out(&claims[1], look, asked, second));
         let ((full, mut found), (also_full, more)) = (one?, two?);
         found.extend(more);
         Ok((full || also_full, found))
@@ -284,14 +284,15 @@ impl<'a> Rounds<'a> {
     /// Claims and hands out.
     async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Found, Error> {
         let asked = Instant::now();
-        let claimed = self.engine.look(&claim).await?;
-        Ok(self.hand_out(claimed, asked, reserved))
+        let look = self.engine.look(&claim).await?;
+        Ok(self.hand_out(&claim, look, asked, reserved))
     }
 
-    fn hand_out(&mut self, claimed: Vec<Claimed>, asked: Instant, reserved: &mut Reserved) -> Found {
-        let full = claimed.len() >= reserved.count() as usize;
-        if !claimed.is_empty() {
-            // Who is granted something is awake, for the store too.
+    fn hand_out(&mut self, claim: &Claim, look: Look, asked: Instant, reserved: &mut Reserved) -> Found {
+        let claimed = look.granted;
+        let full = claimed.len() >= claim.batch as usize;
+        // Who is awake is not rung for; and what was left is not rung for again.
+        if claim.wakes(claimed.len()) || !claimed.is_empty() && !look.complete {
             self.asleep = None;
         }
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
@@ -365,18 +366,18 @@ type Found = (bool, Vec<(String, u32)>);
 
 impl Engine {
     /// Asks the store.
-    async fn look(&self, claim: &Claim) -> Result<Vec<Claimed>, Error> {
+    async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         let asked = Instant::now();
         self.pulse.ask();
         point("relay::before_claim").await;
-        let Look { granted, ran_out } = self.store.look(claim).await?;
-        self.expiry.heard(asked, ran_out);
-        if !granted.is_empty() {
+        let look = self.store.look(claim).await?;
+        self.expiry.heard(asked, look.ran_out);
+        if !look.granted.is_empty() {
             point("relay::after_claim").await;
         }
         self.pulse.answer();
-        measures::claimed(granted.len(), asked.elapsed());
-        Ok(granted)
+        measures::claimed(look.granted.len(), asked.elapsed());
+        Ok(look)
     }
 
     /// A claim of what was reserved, without the topics that nothing can be sent of now; one of so many that share the bytes there are.

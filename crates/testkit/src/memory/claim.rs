@@ -20,17 +20,18 @@ struct Found {
 }
 
 impl Tables {
-    pub(super) fn claim(&mut self, claim: &Claim) -> Vec<Claimed> {
+    /// What is granted, and whether that is all that was free.
+    pub(super) fn claim(&mut self, claim: &Claim) -> (Vec<Claimed>, bool) {
         let found = self.look(claim);
         for seq in found.lapsed {
             self.meet(seq, Event::Lapsed);
         }
         let token = self.token();
+        let free: usize = found.free.values().map(VecDeque::len).sum();
         let chosen = self.choose(claim, found.free);
-        chosen
-            .into_iter()
-            .filter_map(|seq| self.grant(claim, token, seq))
-            .collect()
+        let complete = chosen.len() == free;
+        let granted = chosen.into_iter().filter_map(|seq| self.grant(claim, token, seq));
+        (granted.collect(), complete)
     }
 
     /// Applies an event that is no end of a lease; a state that does not allow it is left as it is.

@@ -249,13 +249,15 @@ impl Store for Memory {
 
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
-        let (ran_out, granted) = self.with(|tables| (!tables.expired(i64::MIN, 1).is_empty(), tables.claim(claim)));
-        if !granted.is_empty() {
+        let (ran_out, (granted, complete)) =
+            self.with(|tables| (!tables.expired(i64::MIN, 1).is_empty(), tables.claim(claim)));
+        if claim.wakes(granted.len()) {
             self.bell.marked.store(false, Ordering::Relaxed);
         }
         Ok(Look {
             granted,
             ran_out: Some(ran_out),
+            complete,
         })
     }
 

@@ -229,10 +229,10 @@ impl Hook for Liar {
     async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
         match call {
             Call::Look(claim) if self.lie == Lie::GrantsTwice => {
-                let Look { granted, ran_out } = store.look(&claim).await?;
+                let look = store.look(&claim).await?;
                 Ok(Reply::Seen(Look {
-                    granted: self.grant(granted, claim.batch),
-                    ran_out,
+                    granted: self.grant(look.granted, claim.batch),
+                    ..look
                 }))
             }
             Call::Renew(leases, _) if self.lie == Lie::RenewsNothing => {

@@ -71,20 +71,24 @@ pub async fn what_was_too_large_comes_with_a_later_claim(fx: &dyn Fixture) {
     let large = || message(&"x".repeat(100));
     // One handle, because what was passed over is remembered there.
     let store = fx.store().await;
-    let one = async |most, what: &str| {
-        let claimed = store.claim(&ask(10).max_bytes(most)).await.unwrap();
-        assert_eq!(claimed.len(), 1, "{what}");
-        deliver(&*store, &claimed).await;
+    let one = async |most, left: u32| {
+        let look = store.look(&ask(10).max_bytes(most)).await.unwrap();
+        assert_eq!(look.granted.len(), 1, "{left} are left");
+        assert!(
+            !look.complete || left == 0,
+            "{left} are left, and it says that it saw all"
+        );
+        deliver(&*store, &look.granted).await;
     };
     put_all(fx, vec![large(); 6]).await;
-    for n in 0..6 {
-        one(150, &format!("claim {n}")).await;
+    for left in (0..6).rev() {
+        one(150, left).await;
     }
     // Keys may take all bytes there are, so that the others are not even looked at.
     put_all(fx, vec![large(); 3]).await;
     put_all(fx, (0..3).map(|n| large().order_key(format!("k{n}"))).collect()).await;
-    for n in 0..6 {
-        one(100, &format!("claim {n} beside keys")).await;
+    for left in (0..6).rev() {
+        one(100, left).await;
     }
     assert!(take(fx, ask(10)).await.is_empty());
 }

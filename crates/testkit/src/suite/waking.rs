@@ -34,6 +34,16 @@ pub async fn who_was_rung_is_rung_for_until_it_is_granted_something(fx: &dyn Fix
     }
 }
 
+/// A single message does not end its sleep, or each would cost three more calls; it need not look again before it sleeps on.
+pub async fn who_is_granted_a_single_message_is_rung_for_the_next(fx: &dyn Fixture) {
+    let store = sleeper(fx).await;
+    for body in ["a", "b", "c"] {
+        put(fx, message(body)).await;
+        assert_eq!(store.wake(DAY).await.unwrap(), Wake::Rung, "{body}");
+        assert_eq!(bodies(&store.claim(&ten()).await.unwrap()), [body]);
+    }
+}
+
 /// Whoever waits for several things gives up the rest when one has come.
 pub async fn a_sleep_that_is_given_up_loses_no_ring(fx: &dyn Fixture) {
     let store = sleeper(fx).await;
