@@ -30,6 +30,15 @@ struct Grants {
     ran_out: Option<bool>,
 }
 
+impl Grants {
+    /// Nothing that was free is left. Known for one lane without keys: of a lane that is new there may be others behind it, of several
+    /// each gives a share, and of keys those that fit.
+    fn is_all(&self, plan: &Plan) -> bool {
+        let plain = |message: &rows::Granted| message.unkeyed && plan.lanes == [message.lane];
+        !self.truncated && self.messages.iter().all(plain)
+    }
+}
+
 impl Postgres {
     pub(crate) async fn grant(&self, claim: &Claim) -> Result<Look, Error> {
         // An empty answer sends the relay to sleep, so it must not come from a part of the lanes, nor from before something that
@@ -48,8 +57,7 @@ impl Postgres {
             if !granted.messages.is_empty() || !(partial || granted.truncated) {
                 return Ok(Look {
                     ran_out: granted.ran_out,
-                    // Of several lanes each gives its share, and may have more.
-                    complete: !partial && !granted.truncated && plan.lanes.len() <= 1,
+                    complete: !partial && granted.is_all(&plan),
                     granted: granted.messages.into_iter().map(|r| r.claimed).collect(),
                 });
             }
@@ -65,7 +73,13 @@ impl Postgres {
         let unkeyed = || rows.iter().filter(|r| r.unkeyed);
         let cut = full || granted.truncated || unkeyed().count() > 0 && plan.lanes.len() > 1;
         let taken = unkeyed().map(|r| (r.lane, r.pos));
-        self.book().of(&claim.namespaces).claimed(plan, taken, cut);
+        let mut book = self.book();
+        let floors = book.of(&claim.namespaces);
+        floors.claimed(plan, taken, cut);
+        if granted.truncated && claim.not_topics.is_empty() {
+            // What it had locked and left may have been passed meanwhile by another claim of this handle.
+            floors.start_over();
+        }
     }
 
     fn book(&self) -> MutexGuard<'_, FloorBook> {

@@ -156,6 +156,11 @@ impl Floors {
         }
     }
 
+    /// The next claim starts from the very beginning.
+    pub(crate) fn start_over(&mut self) {
+        self.full_pass = None;
+    }
+
     /// Whether this plan leaves out lanes that are known to have work, before its window or after it.
     pub(crate) fn leaves_out(&self, plan: &Plan) -> bool {
         plan.lanes.len() < self.lanes.len()

@@ -164,6 +164,7 @@ async fn a_fast_destination_that_hangs_keeps_nobody_waiting() {
         async {}
     };
     let relay = Relay::builder(Arc::new(store.clone()))
+        .poll(3600 * SECOND)
         .route("fast", Destination::new("fast", local_delivery(fast)))
         .route("well", Destination::new("well", local_delivery(well)));
     let relay = Running::start(relay);
@@ -186,6 +187,33 @@ async fn a_fast_destination_that_hangs_keeps_nobody_waiting() {
             assert!(held <= 32, "{held} wait for a destination that hangs");
         }
     }
+    hangs.store(false, Ordering::SeqCst);
+    let begun = Instant::now();
+    until_all(&store, State::Done).await;
+    assert!(begun.elapsed() < 60 * SECOND, "what went back waited for the poll");
+    relay.stop().await;
+}
+
+/// It is done with each message at once, but with one after the other: its backlog does not hold up what is for others.
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_sends_one_at_a_time_holds_nobody_up() {
+    let store = store();
+    let one = |_: Delivery| sleep(SECOND / 1000);
+    let arrived: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let into = arrived.clone();
+    let well = move |_: Delivery| {
+        into.lock().unwrap().push(Instant::now());
+        async {}
+    };
+    let relay = Relay::builder(Arc::new(store.clone()))
+        .route("one", Destination::new("one", local_delivery(one)).concurrency(1))
+        .route("well", Destination::new("well", local_delivery(well)));
+    put(&store, (0..5000).map(|n| Message::json("one", &n).unwrap())).await;
+    put(&store, [Message::json("well", &0).unwrap()]).await;
+    let (relay, begun) = (Running::start(relay), Instant::now());
+    until(|| async { arrived.lock().unwrap().len() == 1 }).await;
+    let waited = arrived.lock().unwrap()[0] - begun;
+    assert!(waited < SECOND, "it waited {waited:?} behind the others");
     relay.stop().await;
 }
 

@@ -24,6 +24,11 @@ pub(super) struct Ask {
 }
 
 impl Ask {
+    /// It is for everybody who has room.
+    pub fn is_wide(&self) -> bool {
+        self.tenant.is_none() && self.narrow.is_empty()
+    }
+
     /// It found less than it asked for. Where tenants were left out, that says nothing of the routes.
     pub fn found_all(&self) {
         self.narrow.iter().for_each(|route| route.widen());

@@ -54,6 +54,8 @@ struct Turn {
 pub(super) enum Unsent {
     /// It goes back, uncounted.
     Released,
+    /// The same, because the destination is not what it was when it came. Nobody is rung for it.
+    Overdue,
     /// Its deliver-by has passed.
     Lapsed,
     /// The same was delivered before, and this is what was returned.
@@ -137,7 +139,7 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
         Ok(door) => turn(engine, door, work).await,
         Err(unsent) => Err(unsent),
     };
-    let lease = &work.grip.lease;
+    let (lease, overdue) = (&work.grip.lease, matches!(turned, Err(Unsent::Overdue)));
     let mut destination = None;
     let settlement = match turned {
         Ok(turn) => {
@@ -160,7 +162,7 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
             }
         }
         // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
-        Err(Unsent::Released | Unsent::Lost) => Settlement::released(lease, Duration::ZERO),
+        Err(Unsent::Released | Unsent::Lost | Unsent::Overdue) => Settlement::released(lease, Duration::ZERO),
         Err(Unsent::Lapsed) => Settlement::lapsed(lease),
         Err(Unsent::Delivered(earlier)) => Settlement::duplicate(lease, earlier.text.as_deref()),
     };
@@ -168,6 +170,9 @@ async fn one(engine: &Engine, work: &mut Work) -> Next {
     let next = settle(engine, work, &end, Box::new(settlement)).await;
     if !matches!(next, Next::Fail) {
         tell(destination.as_ref().map_or("", |target| &target.name), &end);
+    }
+    if overdue {
+        engine.look.notify_one();
     }
     next
 }
@@ -299,7 +304,10 @@ async fn room(engine: &Engine, door: &Door, work: &Work) -> Result<OwnedSemaphor
         biased;
         () = engine.stopping.cancelled() => Err(Unsent::Released),
         () = work.grip.lost() => Err(Unsent::Lost),
-        room = turn => room.filter(|_| !engine.is_paused(&target.name) && !door.place.is_stale()).ok_or(Unsent::Released),
+        room = turn => match room {
+            Some(room) if !door.place.is_stale() => Some(room).filter(|_| !engine.is_paused(&target.name)).ok_or(Unsent::Released),
+            _ => Err(Unsent::Overdue),
+        },
     }
 }
 

@@ -141,6 +141,8 @@ impl<'a> Rounds<'a> {
                 Err(error) => {
                     tracing::warn!(class = class::of_error(&error), %error, "a round failed");
                     measures::store_error(&error);
+                    // It may have been granted something, and taken off the bell, without our knowing.
+                    self.asleep = None;
                     let rest = Rest::For(wait);
                     wait = (2 * wait).min(WAITS.1);
                     rest
@@ -211,7 +213,11 @@ impl<'a> Rounds<'a> {
             };
             self.turn = self.turn.wrapping_add(1);
             in_all -= reserved.count();
-            let second = self.second(most.min(in_all));
+            let second = if ask.is_wide() {
+                self.second(most.min(in_all))
+            } else {
+                None
+            };
             in_all -= second.as_ref().map_or(0, Reserved::count);
             let (full, found) = match second {
                 None => self.claim(engine.ask(&ask, &reserved, 1), &mut reserved).await?,
@@ -261,7 +267,7 @@ impl<'a> Rounds<'a> {
         let engine = self.engine;
         // Limits and weights of tenants are kept by claims one after the other.
         let plain = !engine.tenants.has_limits() && engine.settings.weights.is_empty();
-        let deep = plain && self.size >= engine.settings.batch.max(FIRST);
+        let deep = plain && self.size > FIRST && self.size >= engine.settings.batch;
         let worth =
             deep && engine.store.capabilities().parallel_claim && engine.load.free() >= engine.load.enough(most);
         worth.then(|| engine.load.reserve(most)).flatten()
@@ -273,9 +279,20 @@ impl<'a> Rounds<'a> {
         let engine = self.engine;
         let asked = Instant::now();
         let claims = [engine.ask(ask, first, 2), engine.ask(ask, second, 2)];
-        let (one, two) = tokio::join!(biased; engine.look(&claims[0]), engine.look(&claims[1]));
-        let one = one.map(|look| self.hand_out(&claims[0], look, asked, first));
-        let two = two.map(|look| self.hand_out(&claims[1], look, asked, second));
+        let (one, two) = (engine.look(&claims[0]), engine.look(&claims[1]));
+        tokio::pin!(one, two);
+        // At once, whoever is first: nothing is renewed that is not handed out.
+        let (one, two) = tokio::select! {
+            biased;
+            look = &mut one => {
+                let one = look.map(|look| self.hand_out(&claims[0], look, asked, first));
+                (one, two.await.map(|look| self.hand_out(&claims[1], look, asked, second)))
+            }
+            look = &mut two => {
+                let two = look.map(|look| self.hand_out(&claims[1], look, asked, second));
+                (one.await.map(|look| self.hand_out(&claims[0], look, asked, first)), two)
+            }
+        };
         let ((full, mut found), (also_full, more)) = (one?, two?);
         found.extend(more);
         Ok((full || also_full, found))
@@ -354,6 +371,8 @@ impl<'a> Rounds<'a> {
             () = freed, if may_be_freed => {}
             () = opened => {}
             () = engine.look.notified() => {}
+            // What another store's loop had reserved and did not need is free without a word.
+            () = tokio::time::sleep(engine.settings.poll), if !may_be_woken => {}
             heard = woken(engine), if may_be_woken => if !heard {
                 self.asleep = None;
             },

@@ -90,6 +90,11 @@ pub async fn what_was_too_large_comes_with_a_later_claim(fx: &dyn Fixture) {
     for left in (0..6).rev() {
         one(100, left).await;
     }
+    // Nor does a key that fits say that another one does.
+    put_all(fx, (0..3).map(|n| large().order_key(format!("l{n}"))).collect()).await;
+    for left in (0..3).rev() {
+        one(150, left).await;
+    }
     assert!(take(fx, ask(10)).await.is_empty());
 }
 

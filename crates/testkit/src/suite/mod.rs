@@ -416,6 +416,7 @@ macro_rules! __cases {
                 a_commit_wakes_who_sleeps
                 who_was_rung_is_rung_for_until_it_is_granted_something
                 who_is_granted_a_single_message_is_rung_for_the_next
+                a_claim_that_says_it_saw_all_did
                 a_sleep_that_is_given_up_loses_no_ring
                 a_claim_does_not_deny_leases_that_ran_out
             }

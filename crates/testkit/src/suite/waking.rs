@@ -44,6 +44,29 @@ pub async fn who_is_granted_a_single_message_is_rung_for_the_next(fx: &dyn Fixtu
     }
 }
 
+/// Who is told that there is no more sleeps on, and nobody rings for what was there: so it must be true, whoever's they are.
+pub async fn a_claim_that_says_it_saw_all_did(fx: &dyn Fixture) {
+    let store = sleeper(fx).await;
+    put(fx, message("first").tenant("m")).await;
+    assert_eq!(store.claim(&ten()).await.unwrap().len(), 1);
+    let tenants = ["a", "b", "c", "d", "u", "v", "w", "x"];
+    for (turn, most) in [(1, 1), (2, 3), (3, 8)] {
+        let messages = tenants[..most].iter().map(|tenant| message("x").tenant(*tenant));
+        put_all(fx, messages.collect()).await;
+        let mut granted = 0;
+        // Ends: each look is granted something.
+        while granted < most {
+            let look = store.look(&ten()).await.unwrap();
+            granted += look.granted.len();
+            assert!(!look.granted.is_empty(), "turn {turn}: {granted} of {most}");
+            assert!(
+                !look.complete || granted == most,
+                "turn {turn}: all, it says, after {granted} of {most}"
+            );
+        }
+    }
+}
+
 /// Whoever waits for several things gives up the rest when one has come.
 pub async fn a_sleep_that_is_given_up_loses_no_ring(fx: &dyn Fixture) {
     let store = sleeper(fx).await;
