@@ -59,8 +59,9 @@ fn stopped_claiming(on: On) {
     let ids = unkeyed(&world, 4);
     let mut relay = world.relay(&patient("first").stands("before_claim", 4, &file(&world)));
     stands(&world);
-    wait("one is sent, and one waits behind it", || {
-        world.receiver.requests().len() == 1 && count(&world, &ids, State::Leased) == 2
+    // One or two: of those that had come before it was known to be slow, one may be the one that is sent.
+    wait("one is sent, and others wait behind it", || {
+        world.receiver.requests().len() == 1 && (2..=3).contains(&count(&world, &ids, State::Leased))
     });
     told_to_stop(&relay);
     world.receiver.open();
@@ -129,7 +130,8 @@ fn fenced(on: On, names: [&str; 2]) {
         1 => Then::Status(200),
         _ => Then::Wait,
     });
-    let ids = unkeyed(&world, 4);
+    // One, because only one of its settlements is held up.
+    let ids = unkeyed(&world, 1);
     let mut first = frozen(&world, names[0]);
     let mut second = world.relay(&Told {
         lease_ms: 60_000,
@@ -140,11 +142,11 @@ fn fenced(on: On, names: [&str; 2]) {
         let requests = world.receiver.requests();
         requests.iter().filter(|request| request.epoch() == 2).count()
     };
-    wait("the other one has all of them", || again() == 4);
+    wait("the other one has it", || again() == 1);
     thaws(&world, &first);
-    assert_eq!(count(&world, &ids, State::Leased), 4, "they are the other one's");
-    wait("the audit has the lost leases", || world.conflicts().len() == 4);
-    assert_eq!(count(&world, &ids, State::Leased), 4, "they are the other one's");
+    assert_eq!(count(&world, &ids, State::Leased), 1, "it is the other one's");
+    wait("the audit has the lost lease", || world.conflicts().len() == 1);
+    assert_eq!(count(&world, &ids, State::Leased), 1, "it is the other one's");
     world.receiver.open();
     world.ended(&ids);
     first.stop();
@@ -161,11 +163,11 @@ fn fenced(on: On, names: [&str; 2]) {
 /// P4. Nobody else has them, and yet it is too late.
 fn too_late(on: On) {
     let world = World::new(on);
-    let ids = unkeyed(&world, 4);
+    let ids = unkeyed(&world, 1);
     let mut relay = frozen(&world, "relay");
     let store = world.store.store();
-    wait("leases have run out", || {
-        world.block(store.expired(0, 10)).unwrap().len() == 4
+    wait("its lease has run out", || {
+        world.block(store.expired(0, 10)).unwrap().len() == 1
     });
     thaws(&world, &relay);
     world.ended(&ids);
