@@ -3,33 +3,41 @@
 use posthouse_core::{Lease, LeaseToken, Renewal, Store, class};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 
-use super::points::point;
+use super::{locked, points::point};
 
 /// All leases in flight.
 pub(super) struct Held {
     lease: Duration,
     /// In one order, so that a run with a seed can be repeated.
-    leases: Mutex<BTreeMap<(i64, LeaseToken), Deadline>>,
+    leases: Mutex<BTreeMap<(i64, LeaseToken), Arc<Deadline>>>,
+    /// The last one is given up.
+    emptied: Notify,
 }
 
 struct Deadline {
     lease: Lease,
     /// By our own clock, from before the store was asked: never later than by the store's.
-    until: Instant,
-    lost: CancellationToken,
+    until: Mutex<Instant>,
+    /// The store said that it is not ours.
+    lost: AtomicBool,
+    said: Notify,
 }
 
 /// One of them; given up when it is dropped.
 pub(super) struct Grip {
     held: Arc<Held>,
-    pub lease: Lease,
-    lost: CancellationToken,
+    deadline: Arc<Deadline>,
 }
 
 impl Held {
@@ -37,22 +45,38 @@ impl Held {
         Arc::new(Self {
             lease,
             leases: Mutex::default(),
+            emptied: Notify::new(),
         })
     }
 
     /// Takes hold of what the store has granted after it was `asked`.
     pub fn take(self: &Arc<Self>, lease: Lease, asked: Instant) -> Grip {
-        let lost = CancellationToken::new();
-        let deadline = Deadline {
-            lease: lease.clone(),
-            until: asked + self.lease,
-            lost: lost.clone(),
-        };
-        self.locked().insert(key(&lease), deadline);
+        let deadline = Arc::new(Deadline {
+            lease,
+            until: Mutex::new(asked + self.lease),
+            lost: AtomicBool::new(false),
+            said: Notify::new(),
+        });
+        locked(&self.leases).insert(deadline.key(), deadline.clone());
         Grip {
             held: self.clone(),
-            lease,
-            lost,
+            deadline,
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        locked(&self.leases).len()
+    }
+
+    /// Returns when there is none.
+    pub async fn empty(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.count() == 0 {
+                return;
+            }
+            emptied.await;
         }
     }
 
@@ -62,7 +86,7 @@ impl Held {
         let mut wait = third;
         loop {
             tokio::time::sleep(wait).await;
-            let leases: Vec<_> = self.locked().values().map(|d| d.lease.clone()).collect();
+            let leases: Vec<_> = locked(&self.leases).values().map(|d| d.lease.clone()).collect();
             // Without an answer the deadlines stay, and whoever works under one stops there; there is time for one more try.
             wait = match tokio::time::timeout(third, self.renew(store, &leases)).await {
                 Ok(Ok(())) => third,
@@ -89,62 +113,84 @@ impl Held {
         point("relay::before_renew").await;
         let answers = store.renew(leases, self.lease).await?;
         point("relay::after_renew").await;
-        let mut held = self.locked();
+        let held = locked(&self.leases);
         for (lease, answer) in leases.iter().zip(answers) {
-            let Some(deadline) = held.get_mut(&key(lease)) else {
+            let Some(deadline) = held.get(&(lease.seq, lease.token)) else {
                 continue;
             };
             match answer {
-                Renewal::Renewed => deadline.until = asked + self.lease,
-                Renewal::Lost => deadline.lost.cancel(),
+                Renewal::Renewed => *locked(&deadline.until) = asked + self.lease,
+                Renewal::Lost => {
+                    deadline.lost.store(true, Ordering::SeqCst);
+                    deadline.said.notify_waiters();
+                }
                 // Somebody is just settling it; whether that is a handler of ours, its commit will tell.
                 Renewal::Locked => {}
             }
         }
         Ok(())
     }
+}
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(i64, LeaseToken), Deadline>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+impl Deadline {
+    fn key(&self) -> (i64, LeaseToken) {
+        (self.lease.seq, self.lease.token)
     }
 }
 
 impl Grip {
+    pub fn lease(&self) -> &Lease {
+        &self.deadline.lease
+    }
+
+    /// Until when it holds, if it is not renewed.
+    pub fn until(&self) -> Instant {
+        *locked(&self.deadline.until)
+    }
+
     /// How long it holds, if it is not renewed.
     pub fn remaining(&self) -> Duration {
         self.until().saturating_duration_since(Instant::now())
     }
 
-    /// Returns when it is held no longer: somebody said so, or its time is over.
+    /// It is held no longer: somebody said so, or its time is over.
+    pub fn is_lost(&self) -> bool {
+        self.deadline.lost.load(Ordering::SeqCst) || self.remaining().is_zero()
+    }
+
+    /// Returns when it is held no longer.
     pub async fn lost(&self) {
+        let said = async {
+            loop {
+                let said = self.deadline.said.notified();
+                if self.deadline.lost.load(Ordering::SeqCst) {
+                    return;
+                }
+                said.await;
+            }
+        };
         tokio::select! {
             biased;
-            () = self.lost.cancelled() => {}
+            () = said => {}
             () = self.over() => {}
         }
     }
 
-    /// Returns when its time is over, whatever was said. For who is settling it: a renewal that comes a moment later finds it gone,
-    /// and that is no loss.
-    pub async fn over(&self) {
+    /// Returns when its time is over, whatever was said.
+    async fn over(&self) {
         // Ends: the deadline moves only while the lease is renewed.
         while !self.remaining().is_zero() {
             sleep_until(self.until()).await;
         }
     }
-
-    fn until(&self) -> Instant {
-        let held = self.held.locked();
-        held.get(&key(&self.lease)).map_or_else(Instant::now, |d| d.until)
-    }
 }
 
 impl Drop for Grip {
     fn drop(&mut self) {
-        self.held.locked().remove(&key(&self.lease));
+        let mut leases = locked(&self.held.leases);
+        leases.remove(&self.deadline.key());
+        if leases.is_empty() {
+            self.held.emptied.notify_waiters();
+        }
     }
-}
-
-fn key(lease: &Lease) -> (i64, LeaseToken) {
-    (lease.seq, lease.token)
 }

@@ -1,11 +1,18 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
-use posthouse_core::{
-    AttemptOutcome, Delivery, Effect, MessageId, Outcome, Receipt, Settlement, Verdict, class, topic::shown,
+use posthouse_core::{Delivery, Effect, Outcome, Receipt, Settlement, class, topic::shown};
+use std::{
+    any::Any,
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
 };
-use std::{collections::VecDeque, sync::Arc, time::Duration};
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::Instant;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{Instrument, Span};
 
 use super::{
@@ -16,10 +23,15 @@ use super::{
     locked, measures,
     points::point,
     route::Route,
+    settler::Ending,
     target::{Place, Target},
+    tasks::Tasks,
     tenants::Seat,
     transactional::{self, Grant},
 };
+
+/// How long a send that is given up may take to go.
+const GONE_WITHIN: Duration = Duration::from_millis(100);
 
 /// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
@@ -29,25 +41,15 @@ pub(super) struct Work {
     pub deliver_within: Option<Duration>,
     /// When the store was asked for it.
     pub asked: Instant,
-    /// Whether it may come in, if that is known already.
-    pub door: Option<Result<Door, Unsent>>,
     pub _share: Share,
     /// Its part of what its tenant may have. Without one it goes back.
     pub seat: Option<Seat>,
 }
 
 /// The way to a message's destination, and its place there.
-pub(super) struct Door {
+struct Door {
     route: Arc<Route>,
     place: Place,
-}
-
-/// A message's turn at its destination.
-struct Turn {
-    door: Door,
-    /// For what its receipt is to be kept.
-    effect: Option<Effect>,
-    _room: OwnedSemaphorePermit,
 }
 
 /// Why nothing is sent.
@@ -74,45 +76,186 @@ pub(super) enum Next {
     Fail,
 }
 
-/// Sends them in their order.
-pub(super) async fn run(engine: Arc<Engine>, line: Vec<Work>) {
-    let keyed = line.iter().any(|work| work.delivery.order_key.is_some());
-    in_order(&engine, line).await;
-    if keyed {
-        // Nobody could claim what is behind them while they were under way, nor is anybody rung for it when they end.
-        engine.look.notify_one();
+/// What is still to be sent, one after the other: each begins when the one before it has ended.
+pub(super) struct Line {
+    pub engine: Arc<Engine>,
+    rest: VecDeque<Work>,
+    keyed: bool,
+}
+
+impl Line {
+    /// Sends them, one after the other.
+    pub fn begin(engine: &Arc<Engine>, first: Work, rest: VecDeque<Work>) {
+        let line = Self {
+            engine: engine.clone(),
+            keyed: first.delivery.order_key.is_some(),
+            rest,
+        };
+        line.come(first);
+    }
+
+    fn go_on(mut self) {
+        match self.rest.pop_front() {
+            Some(next) => self.come(next),
+            None => self.over(),
+        }
+    }
+
+    /// It comes to its destination.
+    fn come(self, work: Work) {
+        let span = process(&work);
+        match door(&self.engine, &work) {
+            Ok(door) => {
+                let target = door.route.target.clone();
+                let guest = Guest {
+                    patient_until: door.place.patient_until(),
+                    door,
+                    work,
+                    line: self,
+                    span,
+                };
+                target.queue.come(&target, guest);
+            }
+            Err(why) => self.end_unsent(work, span, why),
+        }
+    }
+
+    /// After one of its messages.
+    pub fn after(mut self, next: Next) {
+        match next {
+            Next::Go => self.go_on(),
+            Next::Stop => self.over(),
+            Next::Fail => {
+                give_back(&self.engine, self.rest.drain(..));
+                self.over();
+            }
+        }
+    }
+
+    fn over(self) {
+        if self.keyed {
+            // Nobody could claim what is behind them while they were under way, nor is anybody rung for it when they end.
+            self.engine.look.notify_one();
+        }
+    }
+
+    fn end_unsent(self, work: Work, span: Span, why: Unsent) {
+        let lease = work.grip.lease();
+        let overdue = matches!(why, Unsent::Overdue);
+        let settlement = match why {
+            // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
+            Unsent::Released | Unsent::Lost | Unsent::Overdue => Settlement::released(lease, Duration::ZERO),
+            Unsent::Lapsed => Settlement::lapsed(lease),
+            Unsent::Delivered(earlier) => Settlement::duplicate(lease, earlier.text.as_deref()),
+        };
+        let settler = self.engine.settler.clone();
+        settler.hand_in(
+            settlement,
+            Ending {
+                overdue,
+                line: Some(self),
+                ..Ending::of(work, span)
+            },
+        );
     }
 }
 
-/// What cannot go on stops the rest, which goes back.
-async fn in_order(engine: &Engine, line: Vec<Work>) {
-    let mut line = VecDeque::from(line);
-    while let Some(mut work) = line.pop_front() {
-        let process = process(&work);
-        let next = match line.is_empty() {
-            true => one(engine, &mut work).instrument(process).await,
-            // Of its own, because it is large, and most lines are of one.
-            false => Box::pin(first(engine, &mut work, &mut line)).instrument(process).await,
-        };
-        drop(work);
-        engine.freed();
-        match next {
-            Next::Go => {}
-            Next::Stop => break,
-            Next::Fail => return give_back(engine, line.drain(..)).await,
+/// A message at its destination, and what is to be sent after it.
+pub(super) struct Guest {
+    work: Work,
+    door: Door,
+    line: Line,
+    /// How long it waits for others, if not for ever.
+    patient_until: Option<Instant>,
+    span: Span,
+}
+
+impl Guest {
+    pub fn tasks(&self) -> &Arc<Tasks> {
+        &self.line.engine.tasks
+    }
+
+    pub fn stopping(&self) -> CancellationToken {
+        self.line.engine.stopping.clone()
+    }
+
+    pub fn patient_until(&self) -> Option<Instant> {
+        self.patient_until
+    }
+
+    /// Why it waits no longer, if that is so.
+    pub fn has_enough(&self) -> Option<Unsent> {
+        if self.line.engine.stopping.is_cancelled() {
+            return Some(Unsent::Released);
+        }
+        if self.work.grip.is_lost() {
+            return Some(Unsent::Lost);
+        }
+        let late = self.patient_until.is_some_and(|at| at <= Instant::now());
+        late.then_some(Unsent::Overdue)
+    }
+}
+
+/// It goes, unsent.
+pub(super) fn leave(guest: Guest, why: Unsent) {
+    let Guest {
+        work, door, line, span, ..
+    } = guest;
+    // Its place first: whoever hears of its end finds room.
+    drop(door);
+    line.end_unsent(work, span, why);
+}
+
+/// Sends it, and hands in what became of it.
+pub(super) async fn attend(guest: Guest) {
+    let Guest {
+        work,
+        door,
+        mut line,
+        span,
+        ..
+    } = guest;
+    let engine = line.engine.clone();
+    let sent = match line.rest.is_empty() {
+        true => one(&engine, &work, &door).instrument(span.clone()).await,
+        // Of its own, because it is large, and most lines are of one.
+        false => {
+            Box::pin(first(&engine, &work, &door, &mut line.rest))
+                .instrument(span.clone())
+                .await
+        }
+    };
+    let target = door.route.target.clone();
+    drop(door);
+    match sent {
+        Sent::Settle(settlement) => engine.settler.hand_in(
+            *settlement,
+            Ending {
+                target: Some(target),
+                line: Some(line),
+                ..Ending::of(work, span)
+            },
+        ),
+        Sent::Not(why) => line.end_unsent(work, span, why),
+        Sent::Ended(next) => {
+            drop(work);
+            line.after(next);
+            engine.freed();
         }
     }
 }
 
 /// What waits behind the first goes back when the relay stops, not when the first has ended.
-async fn first(engine: &Engine, work: &mut Work, rest: &mut VecDeque<Work>) -> Next {
-    let one = one(engine, work);
+async fn first(engine: &Engine, work: &Work, door: &Door, rest: &mut VecDeque<Work>) -> Sent {
+    let one = one(engine, work, door);
     tokio::pin!(one);
     tokio::select! {
         biased;
-        next = &mut one => next,
-        () = engine.stopping.cancelled() => tokio::join!(one, give_back(engine, rest.drain(..))).0,
+        sent = &mut one => return sent,
+        () = engine.stopping.cancelled() => {}
     }
+    give_back(engine, rest.drain(..));
+    one.await
 }
 
 /// The span of a message's processing, with the producer's own trace by name, and nothing of its content or keys.
@@ -122,98 +265,45 @@ fn process(work: &Work) -> Span {
     tracing::info_span!("outbox.process", outbox_id = %delivery.id, topic = %shown(&delivery.topic), attempt = delivery.attempt, epoch = delivery.epoch, traceparent)
 }
 
-pub(super) async fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
+/// It goes back, and nothing waits for that.
+pub(super) fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
     for work in rest {
-        // A lease that is lost as well is no news.
-        engine
-            .settler
-            .settle(Box::new(Settlement::released(&work.grip.lease, Duration::ZERO)))
-            .await;
+        let span = process(&work);
+        let settlement = Settlement::released(work.grip.lease(), Duration::ZERO);
+        engine.settler.hand_in(settlement, Ending::of(work, span));
     }
-    engine.freed();
 }
 
-async fn one(engine: &Engine, work: &mut Work) -> Next {
-    let door = work.door.take().unwrap_or_else(|| door(engine, work));
-    let turned = match door {
-        Ok(door) => turn(engine, door, work).await,
-        Err(unsent) => Err(unsent),
+/// What became of a message's turn.
+enum Sent {
+    /// This is to be written.
+    Settle(Box<Settlement>),
+    /// Nothing was sent.
+    Not(Unsent),
+    /// It is settled already, or never will be.
+    Ended(Next),
+}
+
+async fn one(engine: &Engine, work: &Work, door: &Door) -> Sent {
+    let effect = match turn(engine, door, work).await {
+        Ok(effect) => effect,
+        Err(why) => return Sent::Not(why),
     };
-    let (lease, overdue) = (&work.grip.lease, matches!(turned, Err(Unsent::Overdue)));
-    let mut destination = None;
-    let settlement = match turned {
-        Ok(turn) => {
-            let target = &turn.door.route.target;
-            destination = Some(target.clone());
-            let grant = grant(engine, target, work);
-            let outcome = send(engine, &turn.door, work, grant.clone()).await;
-            match (grant.filter(|grant| grant.is_used()), outcome) {
-                (Some(grant), answer) => return transactional::read_back(engine, work, &grant, answer).await,
-                (None, Some(outcome)) => {
-                    let rules = target.rules();
-                    let lease = lease.under(rules.on_dead);
-                    let settlement = Settlement::of(&lease, outcome, &rules.retry, engine.roll());
-                    match turn.effect {
-                        Some(effect) => settlement.keeping(effect),
-                        None => settlement,
-                    }
-                }
-                (None, None) => return lost(engine, work).await,
-            }
+    let target = &door.route.target;
+    let grant = grant(engine, target, work);
+    let outcome = send(engine, door, work, grant.clone()).await;
+    match (grant.filter(|grant| grant.is_used()), outcome) {
+        (Some(grant), answer) => Sent::Ended(transactional::read_back(engine, work, &grant, answer).await),
+        (None, Some(outcome)) => {
+            let rules = target.rules();
+            let lease = work.grip.lease().under(rules.on_dead);
+            let settlement = Settlement::of(&lease, outcome, &rules.retry, engine.roll());
+            Sent::Settle(Box::new(match effect {
+                Some(effect) => settlement.keeping(effect),
+                None => settlement,
+            }))
         }
-        // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
-        Err(Unsent::Released | Unsent::Lost | Unsent::Overdue) => Settlement::released(lease, Duration::ZERO),
-        Err(Unsent::Lapsed) => Settlement::lapsed(lease),
-        Err(Unsent::Delivered(earlier)) => Settlement::duplicate(lease, earlier.text.as_deref()),
-    };
-    let end = End::of(&settlement);
-    let next = settle(engine, work, &end, Box::new(settlement)).await;
-    if !matches!(next, Next::Fail) {
-        tell(destination.as_ref().map_or("", |target| &target.name), &end);
-    }
-    if overdue {
-        engine.look.notify_one();
-    }
-    next
-}
-
-/// What is told of a settlement.
-pub(super) struct End {
-    pub id: MessageId,
-    pub attempts: u32,
-    /// None if it was given back unsent.
-    pub outcome: Option<AttemptOutcome>,
-    pub next: posthouse_core::Next,
-    pub code: Option<String>,
-    stops_run: bool,
-}
-
-impl End {
-    fn of(settlement: &Settlement) -> Self {
-        Self {
-            id: settlement.lease.id,
-            attempts: settlement.step.standing.attempts,
-            outcome: settlement.step.evidence,
-            next: settlement.next(),
-            code: settlement.code.clone(),
-            stops_run: settlement.stops_run(),
-        }
-    }
-}
-
-/// What became of a message, for people and for measures.
-fn tell(destination: &str, end: &End) {
-    measures::settled(destination, end);
-    let (code, attempts) = (end.code.as_deref(), end.attempts);
-    match end.next {
-        posthouse_core::Next::Done => tracing::debug!(destination, attempts, "done"),
-        posthouse_core::Next::Pending(wait) if end.outcome.is_some() => {
-            tracing::info!(destination, attempts, code, ?wait, "tried again");
-        }
-        posthouse_core::Next::Pending(_) => tracing::debug!("given back unsent"),
-        posthouse_core::Next::Dead(reason) => {
-            tracing::warn!(destination, attempts, code, reason = reason.as_str(), "dead");
-        }
+        (None, None) => Sent::Ended(lost(engine, work).await),
     }
 }
 
@@ -223,14 +313,14 @@ fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
         Way::Send(_) => None,
         Way::Handle(_) => {
             let (rules, lasts) = (target.rules(), engine.settings.lease);
-            let lease = work.grip.lease.under(rules.on_dead);
+            let lease = work.grip.lease().under(rules.on_dead);
             Some(Grant::new(&lease, &rules.retry, engine.roll(), lasts))
         }
     }
 }
 
 /// Whether it may come in: there is a route, and its destination has room.
-pub(super) fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
+fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
     let topic = &work.delivery.topic;
     let Some(route) = engine.routes.find(topic) else {
         engine.leave_topic(topic);
@@ -243,9 +333,9 @@ pub(super) fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
     Ok(Door { route, place })
 }
 
-/// Everything that must hold before a send begins.
-async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> {
-    let room = room(engine, &door, work).await?;
+/// Everything that must hold before a send begins. Answers for what its receipt is to be kept.
+async fn turn(engine: &Engine, door: &Door, work: &Work) -> Result<Option<Effect>, Unsent> {
+    may_begin(engine, door, work).await?;
     let effect = new_effect(engine, &door.route, work).await?;
     cover(engine, &door.route, work).await?;
     point("relay::before_last_look").await;
@@ -255,11 +345,7 @@ async fn turn(engine: &Engine, door: Door, work: &Work) -> Result<Turn, Unsent> 
     }
     match work.deliver_within {
         Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
-        _ => Ok(Turn {
-            door,
-            effect,
-            _room: room,
-        }),
+        _ => Ok(effect),
     }
 }
 
@@ -283,39 +369,42 @@ async fn new_effect(engine: &Engine, route: &Route, work: &Work) -> Result<Optio
             .flatten()
             .map_or(Ok(Some(effect)), |receipt| Err(Unsent::Delivered(receipt))),
         Err(error) => {
-            tracing::warn!(class = class::of_error(&error), %error, id = %work.grip.lease.id, "the store does not say whether it was delivered before");
+            tracing::warn!(class = class::of_error(&error), %error, id = %work.grip.lease().id, "the store does not say whether it was delivered before");
             Err(Unsent::Released)
         }
     }
 }
 
-/// Waits for its turn, and until the destination can take one more.
-async fn room(engine: &Engine, door: &Door, work: &Work) -> Result<OwnedSemaphorePermit, Unsent> {
-    let target = &door.route.target;
-    let turn = async {
-        tokio::time::sleep_until(door.place.turn).await;
-        let sends = target.sends.clone().acquire_owned();
-        match door.place.patience() {
-            Some(patience) => tokio::time::timeout(patience, sends).await.ok()?.ok(),
-            None => sends.await.ok(),
-        }
-    };
-    tokio::select! {
-        biased;
-        () = engine.stopping.cancelled() => Err(Unsent::Released),
-        () = work.grip.lost() => Err(Unsent::Lost),
-        room = turn => match room {
-            Some(room) if !door.place.is_stale() => Some(room).filter(|_| !engine.is_paused(&target.name)).ok_or(Unsent::Released),
-            _ => Err(Unsent::Overdue),
-        },
+/// Waits until the destination's rate lets it, and looks whether it is still what it was when the message came.
+async fn may_begin(engine: &Engine, door: &Door, work: &Work) -> Result<(), Unsent> {
+    if engine.stopping.is_cancelled() {
+        return Err(Unsent::Released);
     }
+    if work.grip.is_lost() {
+        return Err(Unsent::Lost);
+    }
+    if let Some(turn) = door.place.turn {
+        tokio::select! {
+            biased;
+            () = engine.stopping.cancelled() => return Err(Unsent::Released),
+            () = work.grip.lost() => return Err(Unsent::Lost),
+            () = tokio::time::sleep_until(turn) => {}
+        }
+    }
+    if door.place.is_stale() {
+        return Err(Unsent::Overdue);
+    }
+    if engine.is_paused(&door.route.target.name) {
+        return Err(Unsent::Released);
+    }
+    Ok(())
 }
 
 /// Never begins a send that its lease does not outlast.
 async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent> {
     let needed = route.target.rules().timeout + margin(engine.settings.lease);
     if work.grip.remaining() < needed {
-        let leases = [work.grip.lease.clone()];
+        let leases = [work.grip.lease().clone()];
         if let Err(error) = engine.held.renew(&*engine.store, &leases).await {
             tracing::warn!(class = class::of_error(&error), %error, "a lease could not be renewed before its send");
         }
@@ -330,7 +419,7 @@ async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent
 async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
     let (target, delivery) = (&door.route.target, &work.delivery);
     if delivery.attempt == 1 {
-        measures::first_send(&target.name, delivery);
+        target.measures.first_send(delivery);
     }
     point("relay::before_send").await;
     let began = Instant::now();
@@ -347,26 +436,48 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     Some(outcome)
 }
 
-/// What the destination answers, or that there was no answer. It is asked on a task of its own, so that a panic ends nothing else.
+/// What the destination answers, or that there was no answer.
 async fn answer(engine: &Engine, target: &Target, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
     let timeout = target.rules().timeout;
     let (way, delivery) = (target.destination.way.clone(), work.delivery.clone());
     let span = tracing::info_span!("broker.send", destination = target.name);
-    // Whoever drops the line ends the send too.
-    let mut sending = AbortOnDropHandle::new(tokio::spawn(way.go(delivery, grant.clone()).instrument(span)));
+    let mut sending: Pin<Box<dyn Future<Output = Outcome> + Send>> =
+        Box::pin(way.go(delivery, grant.clone()).instrument(span));
+    if let Some(outcome) = at_once(&mut sending).await {
+        return Some(outcome);
+    }
+    // On a task of its own, so that a panic ends nothing else. Whoever drops this ends the send too.
+    let mut sending = AbortOnDropHandle::new(tokio::spawn(sending));
     let given_up = tokio::select! {
         biased;
-        sent = &mut sending => return Some(sent.unwrap_or_else(|e| Outcome::unknown("panic", panic_text(e)))),
+        sent = &mut sending => return Some(sent.unwrap_or_else(|e| {
+            e.try_into_panic().map_or_else(|_| Outcome::unknown("panic", "the send was aborted"), panicked)
+        })),
         () = work.grip.lost() => None,
         () = tokio::time::sleep(timeout) => Some(Outcome::unknown("timeout", format!("no answer within {timeout:?}"))),
         () = engine.stopped.cancelled() => Some(Outcome::unknown("shutdown", "the relay stopped before there was an answer")),
     };
-    drop(sending);
+    // Gone before the next one begins; but one that blocks its thread is not waited for.
+    sending.abort();
+    tokio::time::timeout(GONE_WITHIN, sending).await.ok();
     // It may be about to settle, or have left that to a thread: what it did is in the store.
     if let Some(grant) = grant {
         grant.interrupt();
     }
     given_up
+}
+
+/// The answer, if there is nothing to wait for: it needs no task and no timers then.
+async fn at_once(sending: &mut Pin<Box<dyn Future<Output = Outcome> + Send>>) -> Option<Outcome> {
+    let answered = poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| sending.as_mut().poll(context)));
+        Poll::Ready(match polled {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(outcome)) => Some(outcome),
+            Err(panic) => Some(panicked(panic)),
+        })
+    });
+    answered.await
 }
 
 /// Nothing more is sent to a destination that says it is gone, until an operator resumes it.
@@ -387,43 +498,15 @@ async fn pause(engine: &Engine, destination: &str) {
     }
 }
 
-fn panic_text(e: tokio::task::JoinError) -> String {
-    let Ok(panic) = e.try_into_panic() else {
-        return "the send was aborted".into();
-    };
+fn panicked(panic: Box<dyn Any + Send>) -> Outcome {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "the handler panicked".into())
-}
-
-/// Not waited for any longer than the lease is held; but what is given back unsent does no harm, however late.
-async fn settle(engine: &Engine, work: &Work, end: &End, settlement: Box<Settlement>) -> Next {
-    let next = if end.stops_run { Next::Stop } else { Next::Go };
-    let dead = matches!(end.next, posthouse_core::Next::Dead(_));
-    let class = end.outcome.map(|outcome| outcome.class(dead));
-    let verdict = tokio::select! {
-        biased;
-        verdict = engine.settler.settle(settlement) => verdict,
-        () = work.grip.over(), if end.outcome.is_some() => None,
-    };
-    match verdict {
-        Some(Verdict::Settled) => {
-            if let Some(class) = class {
-                tracing::debug!(class, id = %end.id, attempt = work.delivery.attempt, topic = %shown(&work.delivery.topic), "settled");
-            }
-            next
-        }
-        Some(Verdict::Refused(error)) => {
-            tracing::error!(%error, id = %work.grip.lease.id, "a settlement was refused; its lease is left to run out");
-            Next::Fail
-        }
-        Some(Verdict::LeaseLost) | None => lost(engine, work).await,
-    }
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    Outcome::unknown("panic", text.unwrap_or_else(|| "the handler panicked".into()))
 }
 
 /// What was found in the place of the lease goes into the audit.
 pub(super) async fn lost(engine: &Engine, work: &Work) -> Next {
-    let lease = &work.grip.lease;
+    let lease = work.grip.lease();
     measures::lost();
     match engine.store.record_conflict(lease, &engine.settings.name).await {
         Ok(_) => tracing::warn!(class = class::CONFLICT, id = %lease.id, "a lease was lost"),

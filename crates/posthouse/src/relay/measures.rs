@@ -3,11 +3,16 @@
 //! They go to whatever recorder the program has installed for the crate `metrics`; without one they cost next to nothing. Labels hold
 //! names of destinations and codes, never keys, tenants or payloads.
 
-use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use posthouse_core::{AttemptOutcome, Breaker, Delivery, Error, MessageId, class};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::OnceLock,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use super::line::End;
+use super::settler::End;
 
 /// A measure: its name, its kind, its labels, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,23 +177,72 @@ pub(super) fn let_go() {
     gauge!("posthouse_in_flight").decrement(1.0);
 }
 
-/// A first send begins: of a message, or of one that an operator has replayed.
-pub(super) fn first_send(destination: &str, delivery: &Delivery) {
-    if delivery.generation > 1 {
-        counter!("posthouse_replays_total", "kind" => delivery.kind.as_str()).increment(1);
-    } else if let Some(age) = age(delivery.id) {
-        histogram!("posthouse_first_send_seconds", "destination" => destination.to_owned()).record(age);
+/// What is measured of one destination. Those that come with each message are looked up once.
+pub(super) struct Measures {
+    destination: String,
+    delivered: OnceLock<Counter>,
+    first_send: OnceLock<Histogram>,
+    end_to_end: OnceLock<Histogram>,
+    breaker: OnceLock<Gauge>,
+}
+
+impl Measures {
+    pub fn of(destination: &str) -> Self {
+        Self {
+            destination: destination.to_owned(),
+            delivered: OnceLock::new(),
+            first_send: OnceLock::new(),
+            end_to_end: OnceLock::new(),
+            breaker: OnceLock::new(),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.destination.clone()
+    }
+
+    pub fn breaker(&self, state: Breaker) {
+        let gauge = || gauge!("posthouse_breaker_state", "destination" => self.name());
+        self.breaker.get_or_init(gauge).set(match state {
+            Breaker::Closed => 0.0,
+            Breaker::HalfOpen => 1.0,
+            Breaker::Open => 2.0,
+        });
+    }
+
+    /// A first send begins: of a message, or of one that an operator has replayed.
+    pub fn first_send(&self, delivery: &Delivery) {
+        if delivery.generation > 1 {
+            counter!("posthouse_replays_total", "kind" => delivery.kind.as_str()).increment(1);
+        } else if let Some(age) = age(delivery.id) {
+            let histogram = || histogram!("posthouse_first_send_seconds", "destination" => self.name());
+            self.first_send.get_or_init(histogram).record(age);
+        }
+    }
+
+    fn delivered(&self, id: MessageId) {
+        self.delivered
+            .get_or_init(|| ended(self.name(), AttemptOutcome::Delivered))
+            .increment(1);
+        if let Some(age) = age(id) {
+            let histogram = || histogram!("posthouse_end_to_end_seconds", "destination" => self.name());
+            self.end_to_end.get_or_init(histogram).record(age);
+        }
     }
 }
 
-/// A settlement was written.
-pub(super) fn settled(destination: &str, end: &End) {
-    let to = || destination.to_owned();
-    let Some(outcome) = end.outcome else {
-        counter!("posthouse_released_total").increment(1);
-        return;
-    };
-    counter!("posthouse_deliveries_total", "destination" => to(), "outcome" => outcome.as_str()).increment(1);
+fn ended(destination: String, outcome: AttemptOutcome) -> Counter {
+    counter!("posthouse_deliveries_total", "destination" => destination, "outcome" => outcome.as_str())
+}
+
+/// A settlement was written, of a message that was sent there, or nowhere.
+pub(super) fn settled(there: Option<&Measures>, end: &End) {
+    let to = || there.map_or_else(String::new, Measures::name);
+    match (end.outcome, there) {
+        (None, _) => return counter!("posthouse_released_total").increment(1),
+        (Some(AttemptOutcome::Delivered), Some(there)) => return there.delivered(end.id),
+        (Some(outcome), _) => ended(to(), outcome).increment(1),
+    }
     match end.next {
         posthouse_core::Next::Done => {}
         posthouse_core::Next::Pending(_) => {
@@ -199,11 +253,6 @@ pub(super) fn settled(destination: &str, end: &End) {
             counter!("posthouse_dead_total", "destination" => to(), "reason" => reason.as_str()).increment(1);
         }
     }
-    if outcome == AttemptOutcome::Delivered
-        && let Some(age) = age(end.id)
-    {
-        histogram!("posthouse_end_to_end_seconds", "destination" => to()).record(age);
-    }
 }
 
 pub(super) fn expired(leases: u32) {
@@ -212,15 +261,6 @@ pub(super) fn expired(leases: u32) {
 
 pub(super) fn lost() {
     counter!("posthouse_leases_lost_total").increment(1);
-}
-
-pub(super) fn breaker(destination: &str, state: Breaker) {
-    let value = match state {
-        Breaker::Closed => 0.0,
-        Breaker::HalfOpen => 1.0,
-        Breaker::Open => 2.0,
-    };
-    gauge!("posthouse_breaker_state", "destination" => destination.to_owned()).set(value);
 }
 
 pub(super) fn store_error(error: &Error) {

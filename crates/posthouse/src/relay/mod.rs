@@ -29,11 +29,13 @@ mod local;
 pub mod measures;
 mod points;
 mod profile;
+mod queue;
 mod repairs;
 mod round;
 mod route;
 mod settler;
 mod target;
+mod tasks;
 mod tenants;
 mod transactional;
 mod watchdog;
@@ -62,6 +64,7 @@ use repairs::Expiry;
 use route::Routes;
 use settler::Settler;
 use target::Bounds;
+use tasks::{EndTasks, Tasks};
 use tenants::{TenantLimits, Tenants};
 
 /// Topics without a route that are remembered. Beyond it they are forgotten, and learnt again.
@@ -238,7 +241,10 @@ impl Relay {
     /// waited out; what is returned at once as an error is a setting that makes no sense.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
         let mut running = tokio::task::JoinSet::new();
-        for (engine, settling) in Engine::start(self)? {
+        let tasks = Arc::new(Tasks::default());
+        // Also when this future is dropped.
+        let _end = EndTasks(tasks.clone());
+        for (engine, settling) in Engine::start(self, &tasks)? {
             running.spawn(round::run(engine, settling, cancel.clone()));
         }
         while let Some(ended) = running.join_next().await {
@@ -263,6 +269,7 @@ struct Engine {
     freed: Arc<watch::Sender<()>>,
     held: Arc<Held>,
     settler: Settler,
+    tasks: Arc<Tasks>,
     /// There may be something to claim.
     look: Notify,
     /// What claims say of leases that run out.
@@ -285,7 +292,7 @@ struct Engine {
 type Started = (Arc<Engine>, tokio::task::JoinHandle<()>);
 
 impl Engine {
-    fn start(relay: Relay) -> Result<Vec<Started>, Error> {
+    fn start(relay: Relay, tasks: &Arc<Tasks>) -> Result<Vec<Started>, Error> {
         let Relay {
             stores,
             routes,
@@ -307,7 +314,7 @@ impl Engine {
         control.begin(routes.clone(), tenants.clone(), freed.clone(), pulses.clone());
         let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let start = |((store, namespaces), pulse): (Served, Arc<Pulse>)| {
-            let (settler, settling) = Settler::start(store.clone());
+            let (settler, settling) = Settler::start(store.clone(), freed.clone());
             let engine = Self {
                 held: Held::new(settings.lease),
                 load: load.clone(),
@@ -330,6 +337,7 @@ impl Engine {
                 pulse,
                 store,
                 settler,
+                tasks: tasks.clone(),
             };
             engine.told().check(Duration::from_secs(1))?;
             Ok((Arc::new(engine), settling))

@@ -2,7 +2,7 @@
 
 use posthouse_core::{Claim, Claimed, Error, Look, class};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Engine, Settings,
     ask::{Ask, Asks, asks},
-    line::{self, Work},
+    line::{self, Line, Work},
     load::Reserved,
     locked, measures,
     points::point,
@@ -41,7 +41,7 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: CancellationToken) {
     // Whoever drops this future ends everything that it has started.
     let settling = tokio_util::task::AbortOnDropHandle::new(settling);
-    let (mut lines, mut upkeep) = (JoinSet::new(), JoinSet::new());
+    let mut upkeep = JoinSet::new();
     let (renewing, repairing, telling) = (engine.clone(), engine.clone(), engine.clone());
     upkeep.spawn(async move { renewing.held.renew_for_ever(&*renewing.store).await });
     upkeep.spawn(async move { repair_for_ever(&repairing).await });
@@ -49,8 +49,8 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
     if engine.settings.seed.is_none() {
         upkeep.spawn(watchdog::beat_for_ever(engine.settings.lease));
     }
-    let end = rounds(&engine, &mut lines, &cancel).await;
-    drain(&engine, lines, end).await;
+    let end = rounds(&engine, &cancel).await;
+    drain(&engine, end).await;
     upkeep.shutdown().await;
     match timeout_at(
         end.max(Instant::now() + MOMENT),
@@ -69,9 +69,9 @@ pub(super) async fn run(engine: Arc<Engine>, settling: JoinHandle<()>, cancel: C
 
 /// Runs the loop until it is cancelled, and answers when everything must be over. It is not cut off in the middle of a claim, which
 /// may have been granted; but a store that does not answer is not waited for.
-async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &CancellationToken) -> Instant {
+async fn rounds(engine: &Arc<Engine>, cancel: &CancellationToken) -> Instant {
     let grace = engine.settings.grace;
-    let mut rounds = Rounds::new(engine, lines, cancel);
+    let mut rounds = Rounds::new(engine, cancel);
     let running = rounds.run();
     tokio::pin!(running);
     let over = tokio::select! {
@@ -91,7 +91,6 @@ async fn rounds(engine: &Arc<Engine>, lines: &mut JoinSet<()>, cancel: &Cancella
 /// The loop, and what it remembers.
 struct Rounds<'a> {
     engine: &'a Arc<Engine>,
-    lines: &'a mut JoinSet<()>,
     cancel: &'a CancellationToken,
     freed: watch::Receiver<()>,
     /// How long the store takes us for asleep.
@@ -117,11 +116,10 @@ enum Rest {
 }
 
 impl<'a> Rounds<'a> {
-    fn new(engine: &'a Arc<Engine>, lines: &'a mut JoinSet<()>, cancel: &'a CancellationToken) -> Self {
+    fn new(engine: &'a Arc<Engine>, cancel: &'a CancellationToken) -> Self {
         Self {
             freed: engine.freed.subscribe(),
             engine,
-            lines,
             cancel,
             asleep: None,
             turn: 0,
@@ -149,7 +147,6 @@ impl<'a> Rounds<'a> {
                 }
             };
             self.rest(rest).await;
-            while self.lines.try_join_next().is_some() {}
         }
     }
 
@@ -313,34 +310,34 @@ impl<'a> Rounds<'a> {
             self.asleep = None;
         }
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
-        for one in &claimed {
-            *found.entry(one.delivery.tenant.clone()).or_default() += 1;
-        }
-        for line in by_key(claimed) {
-            let mut line: Vec<_> = line
-                .into_iter()
-                .filter_map(|claimed| work(self.engine, claimed, asked, reserved))
-                .collect();
-            let seated = line.iter().take_while(|work| work.seat.is_some()).count();
-            self.give_back(line.split_off(seated));
-            if let Some(first) = line.first_mut() {
-                // At once, so that the next claim knows what room there is.
-                first.door = Some(line::door(self.engine, first));
+        if !self.engine.settings.weights.is_empty() {
+            for one in &claimed {
+                *found.entry(one.delivery.tenant.clone()).or_default() += 1;
             }
-            self.lines.spawn(line::run(self.engine.clone(), line));
+        }
+        for (first, rest) in by_key(claimed) {
+            let line = std::iter::once(first).chain(rest);
+            let mut line = line.filter_map(|claimed| work(self.engine, claimed, asked, reserved));
+            match line.next() {
+                Some(first) if first.seat.is_some() => {
+                    let mut rest: VecDeque<_> = line.collect();
+                    let seated = rest.iter().take_while(|work| work.seat.is_some()).count();
+                    self.give_back(rest.split_off(seated).into_iter());
+                    Line::begin(self.engine, first, rest);
+                }
+                first => self.give_back(first.into_iter().chain(line)),
+            }
         }
         (full, found.into_iter().collect())
     }
 
     /// What its tenant has no room for goes back at once, so that it is held by nobody.
-    fn give_back(&mut self, line: Vec<Work>) {
-        if line.is_empty() {
-            return;
+    fn give_back(&self, line: impl Iterator<Item = Work>) {
+        let mut line = line.peekable();
+        if line.peek().is_some() {
+            self.engine.news.notify_one();
         }
-        let engine = self.engine.clone();
-        engine.news.notify_one();
-        self.lines
-            .spawn(async move { line::give_back(&engine, line.into_iter()).await });
+        line::give_back(self.engine, line);
     }
 
     async fn rest(&mut self, rest: Rest) {
@@ -450,50 +447,44 @@ fn work(engine: &Engine, claimed: Claimed, asked: Instant, reserved: &mut Reserv
         delivery: Arc::new(delivery),
         deliver_within,
         asked,
-        door: None,
     })
 }
 
-/// The messages of each key together, in their order; those without a key alone.
-fn by_key(claimed: Vec<Claimed>) -> Vec<Vec<Claimed>> {
-    let mut lines: Vec<Vec<Claimed>> = Vec::new();
+/// The messages of each key together, in their order: the first, and those behind it. Those without a key alone.
+fn by_key(claimed: Vec<Claimed>) -> Vec<(Claimed, Vec<Claimed>)> {
+    let mut lines: Vec<(Claimed, Vec<Claimed>)> = Vec::with_capacity(claimed.len());
     let mut keys: HashMap<(String, String, String), usize> = HashMap::new();
     for one in claimed {
         let d = &one.delivery;
-        let Some(key) = d.order_key.clone() else {
-            lines.push(vec![one]);
-            continue;
-        };
-        let at = *keys
-            .entry((d.namespace.clone(), d.tenant.clone(), key))
-            .or_insert(lines.len());
-        if at == lines.len() {
-            lines.push(Vec::new());
+        let key = d
+            .order_key
+            .clone()
+            .map(|key| (d.namespace.clone(), d.tenant.clone(), key));
+        let known = key.map(|key| *keys.entry(key).or_insert(lines.len()));
+        match known.and_then(|at| lines.get_mut(at)) {
+            Some((_, rest)) => rest.push(one),
+            None => lines.push((one, Vec::new())),
         }
-        lines[at].push(one);
     }
     lines
 }
 
 /// What is not sent yet goes back; what is, has until a fifth of the grace is left, which is for settling it.
-async fn drain(engine: &Engine, mut lines: JoinSet<()>, end: Instant) {
+async fn drain(engine: &Engine, end: Instant) {
     let patience = sleep_until(end - engine.settings.grace / 5);
-    tokio::pin!(patience);
     let drained = async {
-        while !lines.is_empty() {
-            tokio::select! {
-                biased;
-                _ = lines.join_next() => {}
-                () = &mut patience, if !engine.stopped.is_cancelled() => engine.stopped.cancel(),
-            }
+        tokio::select! {
+            biased;
+            () = engine.held.empty() => return,
+            () = patience => engine.stopped.cancel(),
         }
+        engine.held.empty().await;
     };
     if timeout_at(end, drained).await.is_err() {
         tracing::error!(
-            messages = lines.len(),
+            messages = engine.held.count(),
             "the store does not answer; what is not settled is left to run out"
         );
-        lines.shutdown().await;
     }
 }
 

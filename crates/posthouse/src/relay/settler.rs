@@ -1,14 +1,20 @@
-//! Settlements on their way to the store: gathered for a moment, so that one call ends many leases.
+//! Settlements on their way to the store: gathered for a moment, so that one call ends many leases. Then what follows from their end.
 
-use posthouse_core::{Settlement, Store, Verdict, class};
+use posthouse_core::{AttemptOutcome, MessageId, Settlement, Store, Verdict, class, topic::shown};
 use std::{sync::Arc, time::Duration};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
-    time::Instant,
+    time::{Instant, sleep_until},
 };
+use tracing::{Instrument, Span};
 
-use super::{measures, points::point};
+use super::{
+    line::{self, Line, Next, Work},
+    measures,
+    points::point,
+    target::Target,
+};
 
 /// The most that one call settles.
 const MOST: usize = 500;
@@ -19,28 +25,53 @@ const CALLS: usize = 2;
 /// The wait after a call that failed; it doubles up to the second.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-type Order = (Box<Settlement>, oneshot::Sender<Verdict>);
+/// A message whose settlement is on its way, and what is to happen then.
+pub(super) struct Ending {
+    pub work: Work,
+    pub span: Span,
+    /// Where it was sent to.
+    pub target: Option<Arc<Target>>,
+    /// What goes on when it has ended. Without one, it is not even said that its lease was lost.
+    pub line: Option<Line>,
+    /// Nobody is rung for it.
+    pub overdue: bool,
+}
 
-/// Where lines hand in what became of their messages.
-#[derive(Clone)]
-pub(super) struct Settler(mpsc::Sender<Order>);
-
-impl Settler {
-    /// Starts one. Its task ends when all handles are gone and everything is answered.
-    pub fn start(store: Arc<dyn Store>) -> (Self, JoinHandle<()>) {
-        let (orders, received) = mpsc::channel(2 * MOST);
-        (Self(orders), tokio::spawn(work(store, received)))
-    }
-
-    /// Answers when the store has. A caller that no longer holds the lease stops waiting, and its settlement is forgotten.
-    pub async fn settle(&self, settlement: Box<Settlement>) -> Option<Verdict> {
-        let (answer, answered) = oneshot::channel();
-        self.0.send((settlement, answer)).await.ok()?;
-        answered.await.ok()
+impl Ending {
+    /// Of one that goes back, and nothing more.
+    pub fn of(work: Work, span: Span) -> Self {
+        Self {
+            work,
+            span,
+            target: None,
+            line: None,
+            overdue: false,
+        }
     }
 }
 
-async fn work(store: Arc<dyn Store>, mut orders: mpsc::Receiver<Order>) {
+type Order = Box<(Settlement, End, Ending)>;
+
+/// Where lines hand in what became of their messages.
+#[derive(Clone)]
+pub(super) struct Settler(mpsc::UnboundedSender<Order>);
+
+impl Settler {
+    /// Starts one. Its task ends when all handles are gone and everything is answered.
+    pub fn start(store: Arc<dyn Store>, freed: Arc<watch::Sender<()>>) -> (Self, JoinHandle<()>) {
+        // As many as are in flight, which is bounded.
+        let (orders, received) = mpsc::unbounded_channel();
+        (Self(orders), tokio::spawn(work(store, freed, received)))
+    }
+
+    pub fn hand_in(&self, settlement: Settlement, ending: Ending) {
+        let end = End::of(&settlement);
+        // Without a settler the relay has ended, and what it held is left to run out.
+        let _ = self.0.send(Box::new((settlement, end, ending)));
+    }
+}
+
+async fn work(store: Arc<dyn Store>, freed: Arc<watch::Sender<()>>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let most = if store.capabilities().parallel_callers {
         CALLS
     } else {
@@ -48,7 +79,12 @@ async fn work(store: Arc<dyn Store>, mut orders: mpsc::Receiver<Order>) {
     };
     let mut calls = JoinSet::new();
     while let Some(batch) = gather(&mut orders).await {
-        calls.spawn(finish(store.clone(), batch));
+        let (store, freed) = (store.clone(), freed.clone());
+        calls.spawn(async move {
+            finish(&*store, batch).await;
+            // Once for all of them.
+            freed.send_replace(());
+        });
         if calls.len() >= most {
             calls.join_next().await;
         }
@@ -56,16 +92,16 @@ async fn work(store: Arc<dyn Store>, mut orders: mpsc::Receiver<Order>) {
     while calls.join_next().await.is_some() {}
 }
 
-async fn gather(orders: &mut mpsc::Receiver<Order>) -> Option<Vec<Order>> {
+async fn gather(orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<Vec<Order>> {
     let mut batch = vec![orders.recv().await?];
     let moment = tokio::time::sleep(MOMENT);
     tokio::pin!(moment);
     while batch.len() < MOST {
+        let room = MOST - batch.len();
         tokio::select! {
             biased;
-            next = orders.recv() => match next {
-                Some(order) => batch.push(order),
-                None => break,
+            more = orders.recv_many(&mut batch, room) => if more == 0 {
+                break;
             },
             () = &mut moment => break,
         }
@@ -74,29 +110,34 @@ async fn gather(orders: &mut mpsc::Receiver<Order>) -> Option<Vec<Order>> {
 }
 
 /// Asks until there is an answer, or nobody waits for it any more. To repeat a settlement that has won is answered the same.
-async fn finish(store: Arc<dyn Store>, batch: Vec<Order>) {
+async fn finish(store: &dyn Store, batch: Vec<Order>) {
     let mut wait = WAITS.0;
-    let (mut settlements, mut answers): (Vec<_>, Vec<_>) = batch
+    let (mut settlements, mut endings): (Vec<_>, Vec<_>) = batch
         .into_iter()
-        .map(|(settlement, answer)| (*settlement, answer))
+        .map(|order| {
+            let (settlement, end, ending) = *order;
+            (settlement, Some((end, ending)))
+        })
         .unzip();
     loop {
-        if answers.iter().any(oneshot::Sender::is_closed) {
-            let waited_for = settlements.into_iter().zip(answers);
-            (settlements, answers) = waited_for.filter(|(_, answer)| !answer.is_closed()).unzip();
+        lose(&mut endings);
+        if endings.iter().any(Option::is_none) {
+            let waited_for = settlements.into_iter().zip(endings);
+            (settlements, endings) = waited_for.filter(|(_, ending)| ending.is_some()).unzip();
         }
-        if answers.is_empty() {
+        if endings.is_empty() {
             return;
         }
         let asked = Instant::now();
         point("relay::before_settle").await;
-        match store.settle(&settlements).await {
+        match settled(store, &settlements, &mut endings).await {
             Ok(verdicts) => {
                 point("relay::after_settle").await;
                 measures::phase("settle", asked.elapsed());
-                for (answer, verdict) in answers.into_iter().zip(verdicts) {
-                    // Who has stopped waiting does not want to know.
-                    let _ = answer.send(verdict);
+                for (waiting, verdict) in endings.into_iter().zip(verdicts) {
+                    if let Some((end, ending)) = waiting {
+                        ending.ended(&end, verdict);
+                    }
                 }
                 return;
             }
@@ -106,6 +147,142 @@ async fn finish(store: Arc<dyn Store>, batch: Vec<Order>) {
                 tokio::time::sleep(wait).await;
                 wait = (2 * wait).min(WAITS.1);
             }
+        }
+    }
+}
+
+type Waiting = Option<(End, Ending)>;
+
+/// Asks the store. Nobody waits for its answer any longer than the lease is held.
+async fn settled(
+    store: &dyn Store,
+    settlements: &[Settlement],
+    endings: &mut [Waiting],
+) -> Result<Vec<Verdict>, posthouse_core::Error> {
+    let asked = store.settle(settlements);
+    tokio::pin!(asked);
+    // Ends: each turn answers, or one fewer waits.
+    loop {
+        let first = endings.iter().flatten().filter_map(over_at).min();
+        let over = async {
+            match first {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = &mut asked => return answer,
+            () = over => lose(endings),
+        }
+    }
+}
+
+/// Until when an answer is waited for. What is given back unsent does no harm, however late.
+fn over_at((end, ending): &(End, Ending)) -> Option<Instant> {
+    end.outcome.map(|_| ending.work.grip.until())
+}
+
+/// Those whose leases are over are lost. A renewal that comes a moment after a settlement finds it gone, and that is no loss: what
+/// counts is the time.
+fn lose(endings: &mut [Waiting]) {
+    let now = Instant::now();
+    for waiting in endings {
+        let over = waiting.as_ref().and_then(over_at).is_some_and(|at| at <= now);
+        if let Some((_, ending)) = waiting.take_if(|_| over) {
+            ending.lost();
+        }
+    }
+}
+
+impl Ending {
+    fn ended(self, end: &End, verdict: Verdict) {
+        match verdict {
+            Verdict::Settled => {
+                let delivery = &self.work.delivery;
+                self.span.in_scope(|| {
+                    if let Some(outcome) = end.outcome {
+                        let dead = matches!(end.next, posthouse_core::Next::Dead(_));
+                        tracing::debug!(class = outcome.class(dead), id = %end.id, attempt = delivery.attempt, topic = %shown(&delivery.topic), "settled");
+                    }
+                    tell(self.target.as_deref(), end);
+                });
+                self.goes_on(if end.stops_run { Next::Stop } else { Next::Go });
+            }
+            Verdict::Refused(error) => {
+                self.span.in_scope(|| {
+                    tracing::error!(%error, id = %end.id, "a settlement was refused; its lease is left to run out");
+                });
+                self.goes_on(Next::Fail);
+            }
+            Verdict::LeaseLost => self.lost(),
+        }
+    }
+
+    /// Its lease was lost. For one that goes back that is no news.
+    fn lost(self) {
+        let Some(engine) = self.line.as_ref().map(|line| line.engine.clone()) else {
+            return;
+        };
+        let (tasks, span) = (engine.tasks.clone(), self.span.clone());
+        let telling = async move {
+            let next = line::lost(&engine, &self.work).await;
+            self.goes_on(next);
+            engine.freed();
+        };
+        tasks.spawn(telling.instrument(span));
+    }
+
+    fn goes_on(self, next: Next) {
+        let Self {
+            work, line, overdue, ..
+        } = self;
+        drop(work);
+        let Some(line) = line else { return };
+        if overdue {
+            line.engine.look.notify_one();
+        }
+        line.after(next);
+    }
+}
+
+/// What is told of a settlement.
+pub(super) struct End {
+    pub id: MessageId,
+    pub attempts: u32,
+    /// None if it was given back unsent.
+    pub outcome: Option<AttemptOutcome>,
+    pub next: posthouse_core::Next,
+    pub code: Option<String>,
+    stops_run: bool,
+}
+
+impl End {
+    fn of(settlement: &Settlement) -> Self {
+        Self {
+            id: settlement.lease.id,
+            attempts: settlement.step.standing.attempts,
+            outcome: settlement.step.evidence,
+            next: settlement.next(),
+            code: settlement.code.clone(),
+            stops_run: settlement.stops_run(),
+        }
+    }
+}
+
+/// What became of a message, for people and for measures.
+fn tell(target: Option<&Target>, end: &End) {
+    measures::settled(target.map(|target| &target.measures), end);
+    let destination = target.map_or("", |target| &target.name);
+    let (code, attempts) = (end.code.as_deref(), end.attempts);
+    match end.next {
+        posthouse_core::Next::Done => tracing::debug!(destination, attempts, "done"),
+        posthouse_core::Next::Pending(wait) if end.outcome.is_some() => {
+            tracing::info!(destination, attempts, code, ?wait, "tried again");
+        }
+        posthouse_core::Next::Pending(_) => tracing::debug!("given back unsent"),
+        posthouse_core::Next::Dead(reason) => {
+            tracing::warn!(destination, attempts, code, reason = reason.as_str(), "dead");
         }
     }
 }

@@ -5,17 +5,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     destination::{Destination, Rules},
-    measures,
+    measures::Measures,
+    queue::Queue,
 };
 
 /// How long a message may be kept waiting for its turn under a rate. One that would wait longer is not taken at all.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long one may wait that is there because the destination is fast.
-const EXTRA: Duration = Duration::from_millis(250);
+pub(super) const EXTRA: Duration = Duration::from_millis(250);
 
 /// What a relay allows each of its destinations.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +30,9 @@ pub(super) struct Bounds {
 pub(super) struct Target {
     pub name: String,
     pub destination: Destination,
-    /// Sends under way.
-    pub sends: Arc<Semaphore>,
+    /// Who is sent, and who waits for that.
+    pub queue: Queue,
+    pub measures: Measures,
     share: u32,
     since: Instant,
     gate: Mutex<Gate>,
@@ -50,8 +52,8 @@ struct Gate {
 pub(super) struct Place {
     target: Arc<Target>,
     period: Option<Period>,
-    /// When its turn is, under a rate.
-    pub turn: Instant,
+    /// When its turn is, if it has to wait for it under a rate.
+    pub turn: Option<Instant>,
     /// It is there because the destination is fast, and goes back if it is not so any more.
     is_extra: bool,
 }
@@ -67,9 +69,10 @@ impl Target {
             moved: Duration::ZERO,
         };
         Self {
+            measures: Measures::of(&name),
             name,
             share: bounds.share,
-            sends: Arc::new(Semaphore::new((rules.concurrency as usize).min(Semaphore::MAX_PERMITS))),
+            queue: Queue::default(),
             since: Instant::now(),
             gate: Mutex::new(gate),
             destination,
@@ -130,7 +133,7 @@ impl Target {
         Some(Place {
             target: self.clone(),
             period: gate.circuit.as_mut().map(|circuit| circuit.period(now)),
-            turn: Instant::now() + wait.unwrap_or_default(),
+            turn: wait.filter(|wait| !wait.is_zero()).map(|wait| Instant::now() + wait),
             is_extra,
         })
     }
@@ -194,9 +197,9 @@ impl Gate {
 }
 
 impl Place {
-    /// The longest that it may wait for others, from its turn on.
-    pub fn patience(&self) -> Option<Duration> {
-        self.is_extra.then_some(EXTRA)
+    /// How long it may wait for others, from its turn on.
+    pub fn patient_until(&self) -> Option<Instant> {
+        self.is_extra.then(|| self.turn.unwrap_or_else(Instant::now) + EXTRA)
     }
 
     /// The destination has failed since it came.
@@ -222,7 +225,7 @@ impl Place {
         let before = circuit.state(now);
         circuit.report(period, well, now, roll);
         let after = circuit.state(now);
-        measures::breaker(&self.target.name, after);
+        self.target.measures.breaker(after);
         if before != after {
             let (from, to) = (before.as_str(), after.as_str());
             tracing::warn!(destination = self.target.name, from, to, "a breaker changed");

@@ -322,7 +322,7 @@ enum Found {
 
 /// Finds out what became of a settlement that a handler has asked for, whatever the handler answered. Ends with the lease.
 pub(super) async fn read_back(engine: &Engine, work: &Work, grant: &Grant, answer: Option<Outcome>) -> Next {
-    let id = work.grip.lease.id;
+    let id = work.grip.lease().id;
     let nothing_happened = grant.settlement(failure(answer));
     let mut wait = WAITS.0;
     // Ends: the deadline moves only while no transaction has the lease locked, and then the look settles it.
