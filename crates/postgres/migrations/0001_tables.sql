@@ -151,7 +151,9 @@ CREATE TABLE posthouse.deadline (
     -- The lower half of the lanes, when the claim was for one tenant: it may be tidied up by that tenant's workers alone.
     half  bigint,
     seqs  bigint[] NOT NULL
-);
+) WITH (toast_tuple_target = 8160);
+-- Not compressed, and in its place where it fits: it is read once at most, and compressing it would cost each message.
+ALTER TABLE posthouse.deadline ALTER COLUMN seqs SET STORAGE EXTERNAL;
 CREATE INDEX deadline_until ON posthouse.deadline (until);
 CREATE INDEX deadline_half ON posthouse.deadline (half, until);
 

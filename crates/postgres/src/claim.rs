@@ -48,9 +48,16 @@ impl Postgres {
             let (plan, partial) = if look >= WINDOWS || claim.tenant.is_some() {
                 (Plan::blank(), false)
             } else {
-                self.plan(claim).await?
+                self.plan(claim)
             };
-            let granted = self.grant_once(claim, &plan).await?;
+            let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
+                // Beside it: for the claims to come.
+                let (granted, sample) = tokio::join!(self.grant_once(claim, &plan), self.sample());
+                self.sampled(claim, sample);
+                granted?
+            } else {
+                self.grant_once(claim, &plan).await?
+            };
             if claim.tenant.is_none() {
                 self.remember(claim, &plan, &granted);
             }
@@ -87,21 +94,26 @@ impl Postgres {
     }
 
     /// Where to look next, and whether that is only a part of the lanes with work.
-    async fn plan(&self, claim: &Claim) -> Result<(Plan, bool), Error> {
-        let now = Instant::now();
-        let wants = self
-            .book()
-            .of(&claim.namespaces)
-            .wants_sample(now, self.options.floor_every);
-        let sample = if wants { Some(self.sample().await?) } else { None };
+    fn plan(&self, claim: &Claim) -> (Plan, bool) {
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);
-        if let Some(sample) = sample {
-            floors.sampled(sample, now);
-        }
-        let plan = floors.plan(claim.batch, now, self.options.full_pass_every);
+        let plan = floors.plan(claim.batch, Instant::now(), self.options.full_pass_every);
         let partial = floors.leaves_out(&plan);
-        Ok((plan, partial))
+        (plan, partial)
+    }
+
+    /// Whether it is time for a sample. Who asks takes it.
+    fn wants_sample(&self, claim: &Claim) -> bool {
+        let mut book = self.book();
+        let floors = book.of(&claim.namespaces);
+        floors.wants_sample(Instant::now(), self.options.floor_every)
+    }
+
+    fn sampled(&self, claim: &Claim, sample: Result<Sample, Error>) {
+        // Without one the next claims walk further, and that is all.
+        if let Ok(sample) = sample {
+            self.book().of(&claim.namespaces).sampled(sample);
+        }
     }
 
     async fn sample(&self) -> Result<Sample, Error> {

@@ -21,6 +21,10 @@ const WINDOW: usize = 128;
 const MOST_LANES: usize = 100_000;
 const MOST_SETS: usize = 64;
 
+/// How many messages taken make a sample worth while before its time, and how soon it may be.
+const MUCH: usize = 4000;
+const SOON: Duration = Duration::from_millis(20);
+
 impl FloorBook {
     pub(crate) fn of(&mut self, namespaces: &[String]) -> &mut Floors {
         if self.sets.len() >= MOST_SETS && !self.sets.contains_key(namespaces) {
@@ -48,7 +52,10 @@ pub(crate) struct Floors {
     cursor: Option<i64>,
     base: i64,
     waiting: Option<Sample>,
-    sampled: Option<Instant>,
+    /// When a sample was last asked for.
+    asked: Option<Instant>,
+    /// Messages that were taken since then.
+    taken: usize,
     full_pass: Option<Instant>,
     /// The last claim took nothing: there is nothing to pass, and an idle relay need not ask how far it could.
     quiet: bool,
@@ -76,14 +83,20 @@ impl Plan {
 }
 
 impl Floors {
-    /// Whether it is time for a sample.
-    pub(crate) fn wants_sample(&self, now: Instant, every: Duration) -> bool {
-        !self.quiet && self.sampled.is_none_or(|at| now.duration_since(at) >= every)
+    /// Whether it is time for a sample, which who asks then takes. When much is taken, the next claims would soon walk over all of that,
+    /// so it comes sooner.
+    pub(crate) fn wants_sample(&mut self, now: Instant, every: Duration) -> bool {
+        let every = if self.taken >= MUCH { every.min(SOON) } else { every };
+        let wants = !self.quiet && self.asked.is_none_or(|at| now.duration_since(at) >= every);
+        if wants {
+            self.asked = Some(now);
+            self.taken = 0;
+        }
+        wants
     }
 
     /// Takes a sample. The one before it becomes the base when no transaction that is older than it is open any more.
-    pub(crate) fn sampled(&mut self, sample: Sample, now: Instant) {
-        self.sampled = Some(now);
+    pub(crate) fn sampled(&mut self, sample: Sample) {
         match self.waiting {
             Some(earlier) if sample.oldest >= earlier.x => {
                 self.base = self.base.max(earlier.s);
@@ -131,6 +144,7 @@ impl Floors {
     pub(crate) fn claimed(&mut self, plan: &Plan, taken: impl Iterator<Item = (i64, i64)>, cut: bool) {
         let mut highest: HashMap<i64, i64> = HashMap::new();
         for (lane, pos) in taken {
+            self.taken += 1;
             let high = highest.entry(lane).or_insert(pos);
             *high = pos.max(*high);
         }

@@ -1,15 +1,11 @@
 //! What a relay takes upon itself and what it spares its destinations: breaker, rate, room, weights; on the store in memory, in a
 //! time that moves when everybody sleeps.
 
-use async_trait::async_trait;
 use posthouse::{
-    Admin, BreakerPolicy, Cause, Delivery, Error, Message, Outcome, Relay, RetryPolicy, State, Store,
+    Admin, BreakerPolicy, Cause, Delivery, Message, Outcome, Relay, RetryPolicy, State,
     relay::{Destination, local_delivery},
 };
-use posthouse_testkit::{
-    Memory,
-    wrapped::{Call, Hook, Reply, Wrapped},
-};
+use posthouse_testkit::Memory;
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -142,78 +138,6 @@ async fn nobody_waits_at_a_destination_that_is_left_alone() {
     sleep(60 * SECOND).await;
     assert_eq!(shop.asked(), 1);
     assert!(states(&store).await.iter().all(|state| *state == State::Pending));
-    relay.stop().await;
-}
-
-/// It was fast, and much waits for it, when it hangs. Nearly all of that goes back, and others are not kept waiting by it.
-#[tokio::test(start_paused = true)]
-async fn a_fast_destination_that_hangs_keeps_nobody_waiting() {
-    let (store, hangs) = (store(), Arc::new(AtomicBool::new(false)));
-    let (hung, arrived) = (hangs.clone(), Arc::new(AtomicUsize::new(0)));
-    let fast = move |_: Delivery| {
-        let hung = hung.clone();
-        async move {
-            if hung.load(Ordering::SeqCst) {
-                sleep(8 * SECOND).await;
-            }
-        }
-    };
-    let count = arrived.clone();
-    let well = move |_: Delivery| {
-        count.fetch_add(1, Ordering::SeqCst);
-        async {}
-    };
-    let relay = Relay::builder(Arc::new(store.clone()))
-        .poll(3600 * SECOND)
-        .route("fast", Destination::new("fast", local_delivery(fast)))
-        .route("well", Destination::new("well", local_delivery(well)));
-    let relay = Running::start(relay);
-    let many = |n: usize| (0..n).map(|n| Message::json("fast", &n).unwrap());
-    put(&store, many(2000)).await;
-    until_all(&store, State::Done).await;
-    hangs.store(true, Ordering::SeqCst);
-    put(&store, many(2000)).await;
-    for n in 0..100 {
-        sleep(SECOND / 20).await;
-        put(&store, [Message::json("well", &n).unwrap()]).await;
-        sleep(SECOND / 5).await;
-        assert_eq!(
-            arrived.load(Ordering::SeqCst),
-            n + 1,
-            "the message {n} was kept waiting"
-        );
-        if n > 4 {
-            let held = states(&store).await.iter().filter(|s| **s == State::Leased).count();
-            assert!(held <= 32, "{held} wait for a destination that hangs");
-        }
-    }
-    hangs.store(false, Ordering::SeqCst);
-    let begun = Instant::now();
-    until_all(&store, State::Done).await;
-    assert!(begun.elapsed() < 60 * SECOND, "what went back waited for the poll");
-    relay.stop().await;
-}
-
-/// It is done with each message at once, but with one after the other: its backlog does not hold up what is for others.
-#[tokio::test(start_paused = true)]
-async fn a_destination_that_sends_one_at_a_time_holds_nobody_up() {
-    let store = store();
-    let one = |_: Delivery| sleep(SECOND / 1000);
-    let arrived: Arc<Mutex<Vec<Instant>>> = Arc::default();
-    let into = arrived.clone();
-    let well = move |_: Delivery| {
-        into.lock().unwrap().push(Instant::now());
-        async {}
-    };
-    let relay = Relay::builder(Arc::new(store.clone()))
-        .route("one", Destination::new("one", local_delivery(one)).concurrency(1))
-        .route("well", Destination::new("well", local_delivery(well)));
-    put(&store, (0..5000).map(|n| Message::json("one", &n).unwrap())).await;
-    put(&store, [Message::json("well", &0).unwrap()]).await;
-    let (relay, begun) = (Running::start(relay), Instant::now());
-    until(|| async { arrived.lock().unwrap().len() == 1 }).await;
-    let waited = arrived.lock().unwrap()[0] - begun;
-    assert!(waited < SECOND, "it waited {waited:?} behind the others");
     relay.stop().await;
 }
 
@@ -518,35 +442,4 @@ async fn a_destination_that_is_gone_is_paused() {
         all(&store).await.iter().filter(|m| m.state == State::Dead).count(),
         dead
     );
-}
-
-/// Counts the claims that were granted something, each of which takes its time.
-#[derive(Clone, Default)]
-struct Claims(Arc<AtomicUsize>);
-
-#[async_trait]
-impl Hook for Claims {
-    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
-        let reply = call.to(store).await?;
-        sleep(SECOND / 1000).await;
-        if matches!(&reply, Reply::Seen(look) if !look.granted.is_empty()) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-        Ok(reply)
-    }
-}
-
-/// A claim costs more than a message: what is sent at once is not fetched by the handful, and nothing is fetched twice.
-#[tokio::test(start_paused = true)]
-async fn a_fast_destination_is_served_with_large_claims() {
-    let (store, claims) = (store(), Claims::default());
-    put(&store, (0..10_000).map(numbered)).await;
-    let wrapped = Arc::new(Wrapped::new(Arc::new(store.clone()), claims.clone()));
-    let to = Destination::new("shop", local_delivery(|_| async {}));
-    let relay = Running::start(Relay::builder(wrapped).route("*", to));
-    until_all(&store, State::Done).await;
-    relay.stop().await;
-    let claims = claims.0.load(Ordering::SeqCst);
-    assert!(claims <= 100, "{claims} claims for 10,000 messages");
-    assert!(all(&store).await.iter().all(|message| message.epoch == 1));
 }

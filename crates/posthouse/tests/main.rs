@@ -8,6 +8,7 @@ mod effects;
 mod explicit;
 mod limits;
 mod measures;
+mod pace;
 mod payments;
 mod readme;
 mod receipts;

@@ -29,6 +29,11 @@ impl Ask {
         self.tenant.is_none() && self.narrow.is_empty()
     }
 
+    /// It is for one tenant, or leaves some out.
+    pub fn minds_tenants(&self) -> bool {
+        self.tenant.is_some() || !self.not_tenants.is_empty()
+    }
+
     /// It found less than it asked for. Where tenants were left out, that says nothing of the routes.
     pub fn found_all(&self) {
         self.narrow.iter().for_each(|route| route.widen());

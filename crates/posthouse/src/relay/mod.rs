@@ -102,7 +102,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// A relay on this store: leases of 15 seconds, 1000 messages and 64 MiB in flight, 200 in a claim. Relays that share one handle also
+    /// A relay on this store: leases of 15 seconds, 2000 messages and 64 MiB in flight, 500 in a claim. Relays that share one handle also
     /// share its wake-ups, of which each reaches one of them: give each a handle of its own.
     pub fn builder(store: Arc<dyn Store>) -> Self {
         Self {

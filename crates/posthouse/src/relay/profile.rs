@@ -5,10 +5,10 @@ use std::time::Duration;
 /// What a relay is set for: sizes that go together. Each can still be set by itself, after the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// A bit of everything: 200 messages in a claim, 1000 in flight, a look every 500 ms when nobody wakes it.
+    /// A bit of everything: 500 messages in a claim, 2000 in flight, a look every 500 ms when nobody wakes it.
     #[default]
     Balanced,
-    /// Many messages that take little time each: 500 in a claim, 4000 in flight. Each call of the database does more, at the price of
+    /// Many messages that take little time each: 1000 in a claim, 8000 in flight. Each call of the database does more, at the price of
     /// more that waits for its lease to run out when a relay dies.
     Throughput,
     /// Few messages that must not wait: 50 in a claim, 500 in flight, a look every 100 ms when nobody wakes it.
@@ -29,8 +29,8 @@ impl Profile {
     /// The most messages of one claim.
     pub const fn batch(self) -> u32 {
         match self {
-            Self::Balanced => 200,
-            Self::Throughput => 500,
+            Self::Balanced => 500,
+            Self::Throughput => 1000,
             Self::Latency => 50,
         }
     }
@@ -38,8 +38,8 @@ impl Profile {
     /// The most messages in flight.
     pub const fn concurrency(self) -> u32 {
         match self {
-            Self::Balanced => 1000,
-            Self::Throughput => 4000,
+            Self::Balanced => 5000,
+            Self::Throughput => 8000,
             Self::Latency => 500,
         }
     }

@@ -3,7 +3,10 @@
 use posthouse_core::{Claim, Claimed, Error, Look, class};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 use tokio::{
@@ -32,6 +35,9 @@ const MOMENT: Duration = Duration::from_millis(500);
 const SLEEP: u32 = 20;
 /// The size of a first claim; it doubles for as long as there is more. Until then it is known how fast destinations are.
 const FIRST: u32 = 32;
+/// The most claims at a time, and in a row before everything is looked at again.
+const CLAIMS: usize = 2;
+const MOST_CLAIMS: usize = 64;
 /// How long a claim waits, and how often, until there is room enough: many small ones cost more than they bring.
 const GATHER: (Duration, u32) = (Duration::from_millis(1), 2);
 /// The wait after a round that failed; it doubles up to the second.
@@ -178,14 +184,12 @@ impl<'a> Rounds<'a> {
         let engine = self.engine;
         // From here on, whatever gets free ends the rest that follows.
         self.freed.mark_unchanged();
-        let paused = locked(&engine.paused).clone();
-        let (routes, tenants) = (engine.routes.all(), engine.tenants.limited());
         let Asks {
             mut asks,
             most: mut in_all,
             limited,
-        } = asks(&routes, &paused, &engine.unrouted(), &tenants, engine.settings.batch);
-        if !tenants.is_empty() {
+        } = engine.asks();
+        if asks.iter().any(Ask::minds_tenants) {
             // Where there is not room for all, they take turns.
             let turn = self.turn % asks.len();
             asks.rotate_left(turn);
@@ -210,15 +214,10 @@ impl<'a> Rounds<'a> {
             };
             self.turn = self.turn.wrapping_add(1);
             in_all -= reserved.count();
-            let second = if ask.is_wide() {
-                self.second(most.min(in_all))
+            let (full, found) = if ask.is_wide() && self.is_deep() {
+                (self.claim_on(&ask, reserved).await?, Vec::new())
             } else {
-                None
-            };
-            in_all -= second.as_ref().map_or(0, Reserved::count);
-            let (full, found) = match second {
-                None => self.claim(engine.ask(&ask, &reserved, 1), &mut reserved).await?,
-                Some(mut second) => self.claim_twice(&ask, &mut reserved, &mut second).await?,
+                self.claim(engine.ask(&ask, &reserved, 1), &mut reserved).await?
             };
             asked.extend(ask.tenant.clone());
             if !full {
@@ -259,40 +258,75 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Room for a second claim beside the first: where the store can do two, and there has been more for a while than one takes.
-    fn second(&self, most: u32) -> Option<Reserved> {
+    /// Whether there has been more for a while than one claim takes, and the store can do several at a time.
+    fn is_deep(&self) -> bool {
         let engine = self.engine;
         // Limits and weights of tenants are kept by claims one after the other.
         let plain = !engine.tenants.has_limits() && engine.settings.weights.is_empty();
-        let deep = plain && self.size > FIRST && self.size >= engine.settings.batch;
-        let worth =
-            deep && engine.store.capabilities().parallel_claim && engine.load.free() >= engine.load.enough(most);
-        worth.then(|| engine.load.reserve(most)).flatten()
+        let deep = self.size > FIRST && self.size >= engine.settings.batch;
+        plain && deep && engine.store.capabilities().parallel_claim
     }
 
-    /// Two claims at a time: while one waits for the disk, the other is at work. What one was granted is handed out, whatever became of
-    /// the other.
-    async fn claim_twice(&mut self, ask: &Ask, first: &mut Reserved, second: &mut Reserved) -> Result<Found, Error> {
+    /// Claim after claim for as long as each finds what it asked for, and there is room; some of them at a time: while one waits for the
+    /// disk, another is at work. Answers whether there may be more.
+    async fn claim_on(&mut self, ask: &Ask, first: Reserved) -> Result<bool, Error> {
         let engine = self.engine;
-        let asked = Instant::now();
-        let claims = [engine.ask(ask, first, 2), engine.ask(ask, second, 2)];
-        let (one, two) = (engine.look(&claims[0]), engine.look(&claims[1]));
-        tokio::pin!(one, two);
-        // At once, whoever is first: nothing is renewed that is not handed out.
-        let (one, two) = tokio::select! {
-            biased;
-            look = &mut one => {
-                let one = look.map(|look| self.hand_out(&claims[0], look, asked, first));
-                (one, two.await.map(|look| self.hand_out(&claims[1], look, asked, second)))
+        let mut under_way = vec![answer(engine, ask, first)];
+        let (mut more, mut full, mut failed) = (true, true, None);
+        for _ in 0..MOST_CLAIMS {
+            tokio::select! {
+                biased;
+                (claim, asked, mut reserved, look) = any(&mut under_way) => match look {
+                    // At once, whatever becomes of the others: nothing is renewed that is not handed out.
+                    Ok(look) => {
+                        full = self.hand_out(&claim, look, asked, &mut reserved).0;
+                        more &= full;
+                    }
+                    Err(error) => {
+                        more = false;
+                        failed = Some(error);
+                    }
+                },
+                _ = self.freed.changed(), if more && under_way.len() < CLAIMS => {}
             }
-            look = &mut two => {
-                let two = look.map(|look| self.hand_out(&claims[1], look, asked, second));
-                (one.await.map(|look| self.hand_out(&claims[0], look, asked, first)), two)
+            more &= !self.cancel.is_cancelled();
+            if more && under_way.len() < CLAIMS {
+                match self.another(under_way.iter().map(|claim| claim.0).sum()) {
+                    Another::Claim(ask, reserved) => under_way.push(answer(engine, &ask, reserved)),
+                    Another::Later => {}
+                    Another::None => more = false,
+                }
             }
+            if under_way.is_empty() {
+                break;
+            }
+        }
+        while !under_way.is_empty() {
+            let (claim, asked, mut reserved, look) = any(&mut under_way).await;
+            match look {
+                Ok(look) => full |= self.hand_out(&claim, look, asked, &mut reserved).0,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(full || more), Err)
+    }
+
+    /// One more claim, beside others that have so much room reserved.
+    fn another(&self, reserved: u32) -> Another {
+        let engine = self.engine;
+        let Asks { mut asks, most, .. } = engine.asks();
+        let Some(ask) = asks.pop().filter(|ask| asks.is_empty() && ask.is_wide()) else {
+            return Another::None;
         };
-        let ((full, mut found), (also_full, more)) = (one?, two?);
-        found.extend(more);
-        Ok((full || also_full, found))
+        let wanted = ask.most.min(self.size);
+        let room = wanted.min(most.saturating_sub(reserved));
+        if room.min(engine.load.free()) < engine.load.enough(wanted) {
+            return Another::Later;
+        }
+        engine
+            .load
+            .reserve(room)
+            .map_or(Another::Later, |reserved| Another::Claim(ask, reserved))
     }
 
     /// Claims and hands out.
@@ -377,10 +411,56 @@ impl<'a> Rounds<'a> {
     }
 }
 
+/// Whether another claim is made.
+enum Another {
+    Claim(Ask, Reserved),
+    /// There is no room for it now.
+    Later,
+    /// Not of this kind.
+    None,
+}
+
+/// A claim under way, and how much room it has reserved.
+type UnderWay<'a> = (u32, Pin<Box<dyn Future<Output = Answered> + Send + 'a>>);
+
+/// What was asked for, when, the room for it, and the answer.
+type Answered = (Claim, Instant, Reserved, Result<Look, Error>);
+
+fn answer<'a>(engine: &'a Arc<Engine>, ask: &Ask, reserved: Reserved) -> UnderWay<'a> {
+    let (asked, claim) = (Instant::now(), engine.ask(ask, &reserved, CLAIMS as u64));
+    let room = reserved.count();
+    let look = async move {
+        let look = engine.look(&claim).await;
+        (claim, asked, reserved, look)
+    };
+    (room, Box::pin(look))
+}
+
+/// The first answer.
+async fn any(under_way: &mut Vec<UnderWay<'_>>) -> Answered {
+    poll_fn(|context| {
+        for at in 0..under_way.len() {
+            if let Poll::Ready(answered) = under_way[at].1.as_mut().poll(context) {
+                drop(under_way.remove(at));
+                return Poll::Ready(answered);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// Whether a claim was granted all that it asked for, and how many each tenant got.
 type Found = (bool, Vec<(String, u32)>);
 
 impl Engine {
+    /// What to ask for now.
+    fn asks(&self) -> Asks {
+        let paused = locked(&self.paused).clone();
+        let (routes, tenants) = (self.routes.all(), self.tenants.limited());
+        asks(&routes, &paused, &self.unrouted(), &tenants, self.settings.batch)
+    }
+
     /// Asks the store.
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         let asked = Instant::now();

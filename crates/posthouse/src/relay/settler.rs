@@ -17,7 +17,7 @@ use super::{
 };
 
 /// The most that one call settles.
-const MOST: usize = 500;
+const MOST: usize = 1000;
 /// How long the first waits for others.
 const MOMENT: Duration = Duration::from_millis(2);
 /// The most calls at a time, where the store can do several: while one waits for the disk, another is at work.
