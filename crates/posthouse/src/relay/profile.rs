@@ -38,7 +38,7 @@ impl Profile {
     /// The most messages in flight.
     pub const fn concurrency(self) -> u32 {
         match self {
-            Self::Balanced => 5000,
+            Self::Balanced => 2000,
             Self::Throughput => 8000,
             Self::Latency => 500,
         }

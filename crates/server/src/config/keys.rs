@@ -144,14 +144,14 @@ pub const KEYS: &[Key] = &[
     bare(
         "outbox.batch",
         Kind::Whole(1, 10_000),
-        "200; `throughput` 500, `latency` 50",
+        "500; `throughput` 1000, `latency` 50",
         "The most messages of one claim.",
     )
     .restart(),
     bare(
         "outbox.concurrency",
         Kind::Whole(1, 100_000),
-        "1000; `throughput` 4000, `latency` 500",
+        "2000; `throughput` 8000, `latency` 500",
         "The most messages in flight in this relay, sent or waiting for their turn.",
     )
     .restart(),

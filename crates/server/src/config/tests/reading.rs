@@ -12,7 +12,7 @@ fn nothing_is_the_defaults() {
     assert_eq!(config.stores[0].url.expose(), "sqlite://posthouse.db");
     assert_eq!(config.outbox.retry, RetryPolicy::default());
     assert_eq!(config.outbox.limits, posthouse::Limits::default());
-    assert_eq!((config.outbox.batch, config.outbox.concurrency), (200, 1000));
+    assert_eq!((config.outbox.batch, config.outbox.concurrency), (500, 2000));
     assert_eq!(config.outbox.lease, Duration::from_secs(15));
     assert_eq!(config.outbox.grace, Duration::from_secs(25));
     assert_eq!(
@@ -31,9 +31,9 @@ fn a_profile_sets_what_is_not_set() {
         (outbox.batch, outbox.concurrency, outbox.poll.as_millis())
     };
     assert_eq!(sizes("[outbox]\nprofile = \"balanced\""), sizes(""));
-    assert_eq!(sizes("[outbox]\nprofile = \"throughput\""), (500, 4000, 500));
+    assert_eq!(sizes("[outbox]\nprofile = \"throughput\""), (1000, 8000, 500));
     assert_eq!(sizes("[outbox]\nprofile = \"latency\"\nbatch = 7"), (7, 500, 100));
-    assert_eq!(sizes("[outbox]\nconcurrency = 10\npoll_ms = 20"), (200, 10, 20));
+    assert_eq!(sizes("[outbox]\nconcurrency = 10\npoll_ms = 20"), (500, 10, 20));
 }
 
 /// The sample of the specification, but for what later parts bring.
