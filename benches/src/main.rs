@@ -3,6 +3,7 @@
 //! Absolute numbers depend on the machine and the hour; ratios within one run are what counts. Every run is verified
 //! (counts, duplicates, order, evidence), and one that fails verification prints no number.
 
+mod median;
 mod postgres;
 mod raw;
 mod report;

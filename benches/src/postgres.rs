@@ -14,8 +14,9 @@ use tokio_postgres::{Client, NoTls, types::Type};
 use uuid::Uuid;
 
 use crate::{
+    median::median,
     raw,
-    report::{Bar, Report, median},
+    report::{Bar, Report},
 };
 
 const RUNS: usize = 3;
@@ -25,7 +26,7 @@ const WORKERS: usize = 2;
 
 /// A 200-byte JSON body.
 fn body(n: usize) -> Vec<u8> {
-    format!("{{\"order\":{n:010},\"pad\":\"{}\"}}", "x".repeat(167)).into_bytes()
+    format!("{{\"order\":{n:9},\"pad\":\"{}\"}}", "x".repeat(172)).into_bytes()
 }
 
 pub struct Bench {
@@ -86,7 +87,7 @@ impl Bench {
         let sql = format!(
             "WITH m AS (INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, order_key, content_type, payload, digest)
                  SELECT gen_random_uuid(), clock_timestamp(), '{tenant}', 'default', 'bench', CASE WHEN {keys} > 0 THEN 'key-' || g % greatest({keys}, 1) END,
-                        'application/json', convert_to('{{\"order\":' || lpad(g::text, 10, '0') || ',\"pad\":\"' || repeat('x', 167) || '\"}}', 'UTF8'), decode(repeat('00', 32), 'hex')
+                        'application/json', convert_to('{{\"order\":' || lpad(g::text, 9, ' ') || ',\"pad\":\"' || repeat('x', 172) || '\"}}', 'UTF8'), decode(repeat('00', 32), 'hex')
                  FROM generate_series(1, {n}) g RETURNING seq, order_key),
              k AS (INSERT INTO posthouse.keyed (lane, key_hash, key, pos, seq, due_at, bytes, max_attempts)
                  SELECT posthouse.lane('default', '{tenant}'), posthouse.key_hash('default', '{tenant}', order_key), order_key, seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NOT NULL)

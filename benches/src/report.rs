@@ -1,5 +1,7 @@
 //! Collects samples and prints one table: bar, work, raw, ours, ratio, spread, whether the bar is met.
 
+use crate::median::median;
+
 /// One line of the table.
 struct Line {
     bar: &'static str,
@@ -46,12 +48,6 @@ impl Bar {
             Self::AtMost(bound) => format!("<= {bound}"),
         }
     }
-}
-
-pub fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 /// Largest over smallest: how much the same setting moved.

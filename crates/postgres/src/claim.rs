@@ -1,7 +1,10 @@
 //! Granting leases.
 
 use posthouse_core::{Claim, Error, LeaseToken, Look};
-use std::{sync::MutexGuard, time::Instant};
+use std::{
+    sync::MutexGuard,
+    time::{Duration, Instant},
+};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -19,6 +22,9 @@ const WINDOWS: u32 = 8;
 
 /// The most looks of one claim. Each one after a look that was cut short goes further, because what was in the way is gone.
 const LOOKS: u32 = 64;
+
+/// How long a sample may take.
+const SAMPLE_WITHIN: Duration = Duration::from_millis(250);
 
 /// What one look granted, and what it saw.
 #[derive(Default)]
@@ -51,9 +57,13 @@ impl Postgres {
                 self.plan(claim)
             };
             let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
-                // Beside it: for the claims to come.
-                let (granted, sample) = tokio::join!(self.grant_once(claim, &plan), self.sample());
-                self.sampled(claim, sample);
+                // Beside it: for the claims to come. What was granted does not wait for it long.
+                let sample = tokio::time::timeout(SAMPLE_WITHIN, self.sample());
+                let (granted, sample) = tokio::join!(self.grant_once(claim, &plan), sample);
+                // Without one the next claims walk further, and that is all.
+                if let Ok(Ok(sample)) = sample {
+                    self.book().of(&claim.namespaces).sampled(sample);
+                }
                 granted?
             } else {
                 self.grant_once(claim, &plan).await?
@@ -107,13 +117,6 @@ impl Postgres {
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);
         floors.wants_sample(Instant::now(), self.options.floor_every)
-    }
-
-    fn sampled(&self, claim: &Claim, sample: Result<Sample, Error>) {
-        // Without one the next claims walk further, and that is all.
-        if let Ok(sample) = sample {
-            self.book().of(&claim.namespaces).sampled(sample);
-        }
     }
 
     async fn sample(&self) -> Result<Sample, Error> {

@@ -68,6 +68,9 @@ pub(crate) struct Plan {
     pub(crate) floors: Vec<i64>,
     pub(crate) lo: i64,
     pub(crate) hi: i64,
+    /// How far floors may rise by it: what was safe before it was asked. What has become safe since then may have been committed
+    /// after it looked.
+    base: i64,
 }
 
 impl Plan {
@@ -78,6 +81,7 @@ impl Plan {
             floors: Vec::new(),
             lo: i64::MIN,
             hi: i64::MAX,
+            base: 0,
         }
     }
 }
@@ -137,6 +141,7 @@ impl Floors {
             floors: chosen.iter().map(|c| c.1).collect(),
             lo,
             hi,
+            base: self.base,
         }
     }
 
@@ -153,10 +158,10 @@ impl Floors {
             let passed = if cut {
                 highest.get(lane).copied()
             } else {
-                Some(self.base)
+                Some(plan.base)
             };
             if let (Some(passed), Some(floor)) = (passed, self.lanes.get_mut(lane)) {
-                *floor = passed.min(self.base).max(*floor);
+                *floor = passed.min(plan.base).max(*floor);
             }
             if !cut && !highest.contains_key(lane) {
                 self.rest(*lane);
@@ -187,5 +192,54 @@ impl Floors {
             }
             self.idle.insert(lane, floor);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn taken(floors: &mut Floors, plan: &Plan, pos: i64) {
+        floors.claimed(plan, [(7, pos)].into_iter(), true);
+    }
+
+    /// A message with a low place may be committed after a claim has looked, and be safe to pass by the time that it answers.
+    #[test]
+    fn a_claim_passes_only_what_was_safe_before_it_looked() {
+        let (mut floors, now) = (Floors::default(), Instant::now());
+        taken(&mut floors, &Plan::blank(), 50);
+        let early = floors.plan(10, now, LONG);
+        floors.sampled(Sample {
+            s: 100,
+            x: 1,
+            oldest: 0,
+        });
+        floors.sampled(Sample {
+            s: 120,
+            x: 2,
+            oldest: 2,
+        });
+        taken(&mut floors, &early, 90);
+        let late = floors.plan(10, now, LONG);
+        assert_eq!((&early.floors, &late.floors), (&vec![0], &vec![0]));
+        taken(&mut floors, &late, 95);
+        let next = floors.plan(10, now, LONG);
+        assert_eq!(next.floors, [95]);
+        taken(&mut floors, &next, 130);
+        assert_eq!(floors.plan(10, now, LONG).floors, [100]);
+    }
+
+    #[test]
+    fn much_that_was_taken_brings_the_next_sample_sooner() {
+        let (mut floors, now) = (Floors::default(), Instant::now());
+        assert!(floors.wants_sample(now, LONG));
+        let soon = now + SOON;
+        taken(&mut floors, &Plan::blank(), 50);
+        assert!(!floors.wants_sample(soon, LONG));
+        floors.claimed(&Plan::blank(), (0..MUCH as i64).map(|pos| (7, pos)), true);
+        assert!(!floors.wants_sample(now, LONG) && floors.wants_sample(soon, LONG));
+        assert!(!floors.wants_sample(soon + SOON, LONG));
     }
 }

@@ -166,3 +166,35 @@ async fn a_claim_that_is_late_holds_up_no_other() {
     assert_eq!(hook.most.load(Ordering::SeqCst), 2);
     assert!(all(&store).await.iter().all(|message| message.epoch == 1));
 }
+
+/// Panics once, as a program's own store, recorder or subscriber may.
+#[derive(Default)]
+struct PanicsOnce(AtomicBool);
+
+#[async_trait]
+impl Hook for PanicsOnce {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        let is_first = matches!(call, Call::EarlierReceipts(_)) && !self.0.swap(true, Ordering::SeqCst);
+        assert!(!is_first, "an accident");
+        call.to(store).await
+    }
+}
+
+/// Whoever sees to a destination's messages may come to grief. The one that it had is left to run out, and the others are seen to.
+#[tokio::test(start_paused = true)]
+async fn an_accident_strands_nobody() {
+    let store = store();
+    put(&store, (0..8).map(numbered)).await;
+    let wrapped = Arc::new(Wrapped::new(Arc::new(store.clone()), PanicsOnce::default()));
+    let to = Destination::new("shop", local_delivery(|_| async {}))
+        .concurrency(1)
+        .reuse_receipts();
+    let relay = Running::start(Relay::builder(wrapped).route("*", to));
+    sleep(5 * SECOND).await;
+    let done = states(&store).await.iter().filter(|s| **s == State::Done).count();
+    assert_eq!(done, 7, "before the lease of the other has run out");
+    until_all(&store, State::Done).await;
+    relay.stop().await;
+    let counted: u32 = all(&store).await.iter().map(|message| message.attempts).sum();
+    assert_eq!(counted, 9, "one of them had two attempts");
+}

@@ -1,6 +1,6 @@
 //! What a relay measures: one table, and one function for each thing that happens.
 //!
-//! They go to whatever recorder the program has installed for the crate `metrics`; without one they cost next to nothing. Labels hold
+//! They go to whatever recorder the program has installed for the crate `metrics` before the relay begins; without one they cost next to nothing. Labels hold
 //! names of destinations and codes, never keys, tenants or payloads.
 
 use metrics::{

@@ -241,7 +241,7 @@ impl Relay {
     /// waited out; what is returned at once as an error is a setting that makes no sense.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
         let mut running = tokio::task::JoinSet::new();
-        let tasks = Arc::new(Tasks::default());
+        let tasks = Tasks::new();
         // Also when this future is dropped.
         let _end = EndTasks(tasks.clone());
         for (engine, settling) in Engine::start(self, &tasks)? {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::VecDeque,
+    future::Future,
     sync::{Arc, Mutex},
 };
 use tokio::time::{Instant, sleep_until};
@@ -15,6 +16,9 @@ use super::{
     locked,
     target::{EXTRA, Target},
 };
+
+/// How many are seen to before others have their turn on the thread.
+const AT_A_STRETCH: u32 = 16;
 
 #[derive(Default)]
 pub(super) struct Queue(Mutex<State>);
@@ -34,15 +38,27 @@ impl Queue {
         let tasks = guest.tasks().clone();
         let mut state = locked(&self.0);
         state.waiting.push_back(guest);
-        if state.busy < target.rules().concurrency
-            && let Some(first) = state.waiting.pop_front()
-        {
-            state.busy += 1;
-            tasks.spawn(see_to(Host::new(target), first));
-        }
-        if !state.waiting.is_empty() && !state.kept {
+        let host = state.host(target);
+        let keeper = (!state.waiting.is_empty() && !state.kept).then(|| {
             state.kept = true;
-            tasks.spawn(keep(Keeper::new(target)));
+            keep(Keeper::new(target))
+        });
+        // A runtime that ends drops what it is given at once, here: not under our lock, which that needs.
+        drop(state);
+        host.into_iter().for_each(|host| tasks.spawn(host));
+        keeper.into_iter().for_each(|keeper| tasks.spawn(keeper));
+    }
+
+    /// Whoever saw to them may have come to grief.
+    fn help(&self, target: &Arc<Target>) {
+        loop {
+            let mut state = locked(&self.0);
+            let Some(tasks) = state.waiting.front().map(|guest| guest.tasks().clone()) else {
+                return;
+            };
+            let Some(host) = state.host(target) else { return };
+            drop(state);
+            tasks.spawn(host);
         }
     }
 
@@ -83,6 +99,18 @@ impl Queue {
     }
 }
 
+impl State {
+    /// One more who sees to them, if the destination takes more.
+    fn host(&mut self, target: &Arc<Target>) -> Option<impl Future<Output = ()> + Send + use<>> {
+        if self.busy >= target.rules().concurrency {
+            return None;
+        }
+        let first = self.waiting.pop_front()?;
+        self.busy += 1;
+        Some(see_to(Host::new(target), first))
+    }
+}
+
 /// Sees to one after the other.
 struct Host {
     target: Arc<Target>,
@@ -99,11 +127,14 @@ impl Host {
 }
 
 async fn see_to(mut host: Host, first: Guest) {
-    let mut next = Some(first);
+    let (mut next, mut seen_to) = (Some(first), 0_u32);
     while let Some(guest) = next {
         line::attend(guest).await;
-        // Who never waits must not keep the thread from everybody else.
-        tokio::task::consume_budget().await;
+        seen_to = seen_to.wrapping_add(1);
+        if seen_to.is_multiple_of(AT_A_STRETCH) {
+            // Who never waits must not keep the thread from everybody else.
+            tokio::task::yield_now().await;
+        }
         next = host.target.queue.next();
     }
     host.done = true;
@@ -142,6 +173,7 @@ async fn keep(mut keeper: Keeper) {
         for (guest, why) in keeper.target.queue.take_out() {
             line::leave(guest, why);
         }
+        keeper.target.queue.help(&keeper.target);
     }
     keeper.done = true;
 }

@@ -217,7 +217,8 @@ impl<'a> Rounds<'a> {
             let (full, found) = if ask.is_wide() && self.is_deep() {
                 (self.claim_on(&ask, reserved).await?, Vec::new())
             } else {
-                self.claim(engine.ask(&ask, &reserved, 1), &mut reserved).await?
+                self.claim(engine.ask(&ask, &reserved, reserved.bytes()), &mut reserved)
+                    .await?
             };
             asked.extend(ask.tenant.clone());
             if !full {
@@ -251,7 +252,7 @@ impl<'a> Rounds<'a> {
             };
             let claim = Claim {
                 not_tenants: Vec::new(),
-                ..engine.ask(ask, &reserved, 1).tenant(tenant)
+                ..engine.ask(ask, &reserved, reserved.bytes()).tenant(tenant)
             };
             self.claim(claim, &mut reserved).await?;
         }
@@ -271,7 +272,8 @@ impl<'a> Rounds<'a> {
     /// disk, another is at work. Answers whether there may be more.
     async fn claim_on(&mut self, ask: &Ask, first: Reserved) -> Result<bool, Error> {
         let engine = self.engine;
-        let mut under_way = vec![answer(engine, ask, first)];
+        let bytes = first.bytes() / CLAIMS as u64;
+        let mut under_way = vec![UnderWay::begin(engine, ask, first, bytes)];
         let (mut more, mut full, mut failed) = (true, true, None);
         for _ in 0..MOST_CLAIMS {
             tokio::select! {
@@ -291,8 +293,10 @@ impl<'a> Rounds<'a> {
             }
             more &= !self.cancel.is_cancelled();
             if more && under_way.len() < CLAIMS {
-                match self.another(under_way.iter().map(|claim| claim.0).sum()) {
-                    Another::Claim(ask, reserved) => under_way.push(answer(engine, &ask, reserved)),
+                match self.another(&under_way) {
+                    Another::Claim(ask, reserved, bytes) => {
+                        under_way.push(UnderWay::begin(engine, &ask, reserved, bytes));
+                    }
                     Another::Later => {}
                     Another::None => more = false,
                 }
@@ -311,22 +315,26 @@ impl<'a> Rounds<'a> {
         failed.map_or(Ok(full || more), Err)
     }
 
-    /// One more claim, beside others that have so much room reserved.
-    fn another(&self, reserved: u32) -> Another {
+    /// One more claim, beside others, which have their part of the room and of the bytes.
+    fn another(&self, under_way: &[UnderWay<'_>]) -> Another {
         let engine = self.engine;
         let Asks { mut asks, most, .. } = engine.asks();
         let Some(ask) = asks.pop().filter(|ask| asks.is_empty() && ask.is_wide()) else {
             return Another::None;
         };
         let wanted = ask.most.min(self.size);
-        let room = wanted.min(most.saturating_sub(reserved));
+        let room = wanted.min(most.saturating_sub(under_way.iter().map(|claim| claim.room).sum()));
         if room.min(engine.load.free()) < engine.load.enough(wanted) {
             return Another::Later;
         }
-        engine
-            .load
-            .reserve(room)
-            .map_or(Another::Later, |reserved| Another::Claim(ask, reserved))
+        let Some(reserved) = engine.load.reserve(room) else {
+            return Another::Later;
+        };
+        let taken = under_way.iter().map(|claim| claim.bytes).sum();
+        match reserved.bytes().saturating_sub(taken) {
+            0 => Another::Later,
+            bytes => Another::Claim(ask, reserved, bytes),
+        }
     }
 
     /// Claims and hands out.
@@ -413,34 +421,43 @@ impl<'a> Rounds<'a> {
 
 /// Whether another claim is made.
 enum Another {
-    Claim(Ask, Reserved),
+    /// For so many bytes.
+    Claim(Ask, Reserved, u64),
     /// There is no room for it now.
     Later,
     /// Not of this kind.
     None,
 }
 
-/// A claim under way, and how much room it has reserved.
-type UnderWay<'a> = (u32, Pin<Box<dyn Future<Output = Answered> + Send + 'a>>);
+/// A claim under way, and what room it may take up.
+struct UnderWay<'a> {
+    room: u32,
+    bytes: u64,
+    answer: Pin<Box<dyn Future<Output = Answered> + Send + 'a>>,
+}
 
 /// What was asked for, when, the room for it, and the answer.
 type Answered = (Claim, Instant, Reserved, Result<Look, Error>);
 
-fn answer<'a>(engine: &'a Arc<Engine>, ask: &Ask, reserved: Reserved) -> UnderWay<'a> {
-    let (asked, claim) = (Instant::now(), engine.ask(ask, &reserved, CLAIMS as u64));
-    let room = reserved.count();
-    let look = async move {
-        let look = engine.look(&claim).await;
-        (claim, asked, reserved, look)
-    };
-    (room, Box::pin(look))
+impl<'a> UnderWay<'a> {
+    fn begin(engine: &'a Arc<Engine>, ask: &Ask, reserved: Reserved, bytes: u64) -> Self {
+        let (asked, claim) = (Instant::now(), engine.ask(ask, &reserved, bytes));
+        Self {
+            room: reserved.count(),
+            bytes,
+            answer: Box::pin(async move {
+                let look = engine.look(&claim).await;
+                (claim, asked, reserved, look)
+            }),
+        }
+    }
 }
 
 /// The first answer.
 async fn any(under_way: &mut Vec<UnderWay<'_>>) -> Answered {
     poll_fn(|context| {
         for at in 0..under_way.len() {
-            if let Poll::Ready(answered) = under_way[at].1.as_mut().poll(context) {
+            if let Poll::Ready(answered) = under_way[at].answer.as_mut().poll(context) {
                 drop(under_way.remove(at));
                 return Poll::Ready(answered);
             }
@@ -476,10 +493,9 @@ impl Engine {
         Ok(look)
     }
 
-    /// A claim of what was reserved, without the topics that nothing can be sent of now; one of so many that share the bytes there are.
-    fn ask(&self, ask: &Ask, reserved: &Reserved, parts: u64) -> Claim {
-        let bytes = (reserved.bytes() / parts).max(1);
-        let claim = Claim::new(&*self.settings.name, reserved.count(), self.settings.lease).max_bytes(bytes);
+    /// A claim of what was reserved, up to so many bytes, without the topics that nothing can be sent of now.
+    fn ask(&self, ask: &Ask, reserved: &Reserved, bytes: u64) -> Claim {
+        let claim = Claim::new(&*self.settings.name, reserved.count(), self.settings.lease).max_bytes(bytes.max(1));
         Claim {
             namespaces: self.settings.namespaces.clone(),
             not_topics: ask.not_topics.clone(),
