@@ -160,7 +160,8 @@ impl Figure {
         let most = all.iter().map(|one| one.range().1).fold(0.0, f64::max) * 1.05;
         let root = SVGBackend::new(to, (760, 60 + 34 * all.len() as u32)).into_drawing_area();
         root.fill(&WHITE)?;
-        let rows = (0..all.len() as i32).into_segmented();
+        // Both ends count.
+        let rows = (0..all.len() as i32 - 1).into_segmented();
         let mut chart = ChartBuilder::on(&root)
             .caption(self.title, ("sans-serif", 17))
             .margin(10)
@@ -179,6 +180,14 @@ impl Figure {
             .disable_y_mesh()
             .y_label_formatter(&name)
             .y_labels(all.len() + 1)
+            .x_label_formatter(&|value| {
+                if most >= 1000.0 {
+                    format!("{value:.0}")
+                } else {
+                    format!("{value:.1}")
+                }
+            })
+            .max_light_lines(0)
             .x_desc(self.unit)
             .draw()?;
         for (at, one) in all.iter().rev().enumerate() {
