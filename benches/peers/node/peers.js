@@ -187,8 +187,11 @@ async function main () {
       if (performance.now() - progress > PATIENCE_MS) throw new Error(`only ${before} of ${n} messages were handled`)
       await sleep(1)
     }
+    // Until the question was asked that found none left: what the question itself costs is ours, not theirs.
     const since = performance.now()
-    while (await count(peer.undone) > 0) {
+    for (;;) {
+      const asked = performance.now()
+      if (await count(peer.undone) === 0) return asked
       if (performance.now() - since > PATIENCE_MS) throw new Error('all were handled, but not all are recorded as done')
       await sleep(1)
     }
@@ -228,8 +231,7 @@ async function main () {
       const seen = new Seen(n)
       const start = performance.now()
       const stop = await peer.start(seen)
-      await finished(seen, n)
-      const took = performance.now() - start
+      const took = await finished(seen, n) - start
       await stop()
       await verifyDrained(seen, n)
       return perSecond(n, took)

@@ -127,8 +127,9 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until all were handled, then until the tables say so too.
-    async fn finished(&self, seen: &Seen, count: usize) -> Result<()> {
+    /// Waits until all were handled, then until the tables say so too. Answers when the question was asked that found none left: what
+    /// the question itself costs is ours, not theirs.
+    async fn finished(&self, seen: &Seen, count: usize) -> Result<Instant> {
         let (mut before, mut progress) = (0, Instant::now());
         while seen.all() < count {
             if seen.all() != before {
@@ -140,13 +141,16 @@ impl Run {
             sleep(Duration::from_micros(200)).await;
         }
         let since = Instant::now();
-        while self.peer.undone().await? > 0 {
+        loop {
+            let asked = Instant::now();
+            if self.peer.undone().await? == 0 {
+                return Ok(asked);
+            }
             if since.elapsed() > PATIENCE {
                 return Err("all were handled, but not all are recorded as done".into());
             }
             sleep(Duration::from_millis(1)).await;
         }
-        Ok(())
     }
 
     /// Each handled exactly once; all done, none left.
@@ -190,8 +194,7 @@ impl Run {
         let seen = Seen::of(count);
         let start = Instant::now();
         let stop = self.peer.start(Work::Drain, seen).await?;
-        self.finished(seen, count).await?;
-        let took = start.elapsed();
+        let took = self.finished(seen, count).await?.duration_since(start);
         stop().await?;
         self.verify_drained(seen, count).await?;
         Ok(per_second(count, took))
