@@ -69,7 +69,7 @@ impl Bench {
 
     /// Empties everything, so that each run starts alike.
     async fn clear(&self) {
-        let sql = "TRUNCATE posthouse.message, posthouse.ready, posthouse.sched, posthouse.parked, posthouse.keyed, posthouse.leased, \
+        let sql = "TRUNCATE posthouse.message, posthouse.ready, posthouse.sched, posthouse.parked, posthouse.keyed, posthouse.leased, posthouse.lot, \
                    posthouse.deadline, posthouse.attempt, posthouse.dead, posthouse.dedupe, posthouse.audit RESTART IDENTITY; CHECKPOINT";
         self.control.batch_execute(sql).await.unwrap();
     }
@@ -104,7 +104,7 @@ impl Bench {
             .count("SELECT count(*) FROM posthouse.attempt WHERE outcome = 1 AND epoch = 1 AND attempt = 1")
             .await;
         let distinct = self.count("SELECT count(DISTINCT seq) FROM posthouse.attempt").await;
-        let left = self.count("SELECT (SELECT count(*) FROM posthouse.ready) + (SELECT count(*) FROM posthouse.leased) + (SELECT count(*) FROM posthouse.keyed)").await;
+        let left = self.count("SELECT (SELECT count(*) FROM posthouse.ready) + (SELECT count(*) FROM posthouse.leased) + (SELECT count(*) FROM posthouse.lot) + (SELECT count(*) FROM posthouse.keyed)").await;
         assert_eq!(
             (done, distinct, left),
             (n as i64, n as i64, 0),

@@ -115,7 +115,7 @@ impl Peer for Posthouse {
 
     async fn undone(&self) -> Result<i64> {
         // In the tables, as with the others: the view is made to find one message, and walks all of them for a count.
-        let tables = ["ready", "sched", "parked", "keyed", "leased", "dead"];
+        let tables = ["ready", "sched", "parked", "keyed", "leased", "lot", "dead"];
         let counts = tables.map(|table| format!("(SELECT count(*) FROM posthouse.{table})"));
         count(&self.control, &format!("SELECT {}", counts.join(" + "))).await
     }

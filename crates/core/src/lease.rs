@@ -23,6 +23,9 @@ pub struct Claim {
     pub not_topics: Vec<String>,
     /// Leave these tenants: they are at their limit here.
     pub not_tenants: Vec<String>,
+    /// Each lease stands for itself: its holder may end it in a transaction of its own, for which the others must not wait. Without it
+    /// a store may keep them together, which costs less.
+    pub apart: bool,
 }
 
 impl Claim {
@@ -44,7 +47,14 @@ impl Claim {
             tenant: None,
             not_topics: Vec::new(),
             not_tenants: Vec::new(),
+            apart: true,
         }
+    }
+
+    /// Whoever claims settles many together, in no transaction but the store's own.
+    pub fn together(mut self) -> Self {
+        self.apart = false;
+        self
     }
 
     /// Limits the sum of the payloads.

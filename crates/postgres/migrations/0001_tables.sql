@@ -1,5 +1,5 @@
 -- The tables. A message's state is the table its live record is in:
---   pending = ready, sched, parked or keyed    leased = leased    dead, quarantined = dead    done = none of them.
+--   pending = ready, sched, parked or keyed    leased = leased or lot    dead, quarantined = dead    done = none of them.
 -- One sequence orders everything: message.seq, and `pos`, a place in the line. A record gets a fresh place whenever it
 -- goes back into `ready`; in `keyed` it keeps its place, because there the place is the order of the key.
 
@@ -142,6 +142,22 @@ CREATE TABLE posthouse.leased (
     key          text
 ) WITH (fillfactor = 70);
 CREATE INDEX leased_key ON posthouse.leased (lane, key_hash, key) WHERE key IS NOT NULL;
+
+-- In flight together, in one record: messages that one claim was granted for the first time, of one lane and one budget, without a key
+-- and without a deliver-by. What happens to one of them alone gives it a record of its own in `leased` first (open_lots).
+CREATE TABLE posthouse.lot (
+    token        uuid NOT NULL,
+    until        timestamptz NOT NULL,
+    started_at   timestamptz NOT NULL,
+    lane         bigint NOT NULL,
+    -- As in `deadline`.
+    half         bigint,
+    max_attempts smallint NOT NULL,
+    worker       text NOT NULL,
+    seqs         int8multirange NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX lot_token ON posthouse.lot (token);
+CREATE INDEX lot_until ON posthouse.lot (until);
 
 -- When to look for expired leases: one record for each claim. A hint: the truth is leased.until, which a renewal moves
 -- without touching this. An index on leased.until would cost every message; this costs eight bytes.

@@ -18,7 +18,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp SET enabl
 #variable_conflict use_column
 DECLARE
     t CONSTANT timestamptz := clock();
-    r record; s record; p record; k record; l record; d record; m record;
+    r record; s record; p record; k record; l record; g record; d record; m record;
     scale double precision;
 BEGIN
     IF p_cap IS NULL OR p_cap < 1 THEN
@@ -32,6 +32,8 @@ BEGIN
            min(x.due_at) FILTER (WHERE x.due_at <= t) AS oldest
     INTO k FROM (SELECT x.due_at, x.ctid AS at FROM keyed x LIMIT p_cap + 1) x;
     SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, count(*) FILTER (WHERE x.until <= t) AS over INTO l FROM (SELECT x.until, x.ctid AS at FROM leased x LIMIT p_cap + 1) x;
+    SELECT coalesce(sum(x.n), 0)::bigint AS n, coalesce(sum(x.n) FILTER (WHERE x.until <= t), 0)::bigint AS over INTO g
+    FROM (SELECT x.until, (SELECT sum(upper(r) - lower(r)) FROM unnest(x.seqs) r) AS n FROM lot x) x;
     SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last, count(*) FILTER (WHERE x.reason = 0) AS held INTO d FROM (SELECT x.reason, x.ctid AS at FROM dead x LIMIT p_cap + 1) x;
     SELECT count(*) AS n, min(x.at) AS first, max(x.at) AS last INTO m FROM (SELECT x.ctid AS at FROM message x LIMIT p_cap + 1) x;
 
@@ -48,8 +50,8 @@ BEGIN
     scale := CASE WHEN k.n <= p_cap THEN 1 ELSE guess('keyed', k.n, k.first, k.last) / k.n::double precision END;
     ready := ready + (k.due * scale)::bigint;
     scheduled := scheduled + (k.later * scale)::bigint;
-    leased := CASE WHEN l.n <= p_cap THEN l.n ELSE guess('leased', l.n, l.first, l.last) END;
-    expired := l.over;
+    leased := CASE WHEN l.n <= p_cap THEN l.n ELSE guess('leased', l.n, l.first, l.last) END + g.n;
+    expired := l.over + g.over;
     scale := CASE WHEN d.n <= p_cap THEN 1 ELSE guess('dead', d.n, d.first, d.last) / d.n::double precision END;
     quarantined := (d.held * scale)::bigint;
     dead := ((d.n - d.held) * scale)::bigint;

@@ -11,6 +11,7 @@ DECLARE
     over bigint[] := '{}';
     found record;
 BEGIN
+    PERFORM open_over(t, p_most, tenant_half(p_tenant));
     -- So many hints are visited that cleared ones do not make it look done; bounded all the same.
     FOR round IN 1..20 LOOP
         SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), tenant_half(p_tenant)) x;
@@ -92,6 +93,7 @@ DECLARE
     n CONSTANT int := cardinality(p_seq);
     e record;
 BEGIN
+    PERFORM open_lots(p_seq, p_token);
     SELECT array_agg(coalesce(d.next, 2)::bigint ORDER BY i.o) AS nexts, array_agg(d.reason::bigint ORDER BY i.o) AS reasons, array_agg(l.max_attempts::bigint ORDER BY i.o) AS budgets
     INTO e FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o)
     LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq AND l.token = i.token OFFSET 0) l ON true

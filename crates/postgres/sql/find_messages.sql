@@ -32,9 +32,19 @@ BEGIN
     ELSIF p_source = 'dead' THEN
         RETURN ARRAY(SELECT d.seq FROM dead d WHERE d.seq > p_low AND d.seq < p_high ORDER BY d.seq DESC LIMIT p_most);
     ELSIF p_oldest_first THEN
-        RETURN ARRAY(SELECT l.seq FROM leased l WHERE l.seq > p_low AND l.seq < p_high ORDER BY l.seq LIMIT p_most);
+        RETURN ARRAY(
+            SELECT x.seq FROM (
+                (SELECT l.seq FROM leased l WHERE l.seq > p_low AND l.seq < p_high ORDER BY l.seq LIMIT p_most)
+                UNION ALL
+                SELECT s FROM lot l CROSS JOIN LATERAL numbers(l.seqs) s WHERE s > p_low AND s < p_high) x(seq)
+            ORDER BY x.seq LIMIT p_most);
     END IF;
-    RETURN ARRAY(SELECT l.seq FROM leased l WHERE l.seq > p_low AND l.seq < p_high ORDER BY l.seq DESC LIMIT p_most);
+    RETURN ARRAY(
+        SELECT x.seq FROM (
+            (SELECT l.seq FROM leased l WHERE l.seq > p_low AND l.seq < p_high ORDER BY l.seq DESC LIMIT p_most)
+            UNION ALL
+            SELECT s FROM lot l CROSS JOIN LATERAL numbers(l.seqs) s WHERE s > p_low AND s < p_high) x(seq)
+        ORDER BY x.seq DESC LIMIT p_most);
 END $$;
 
 -- The same of pending messages, which are not kept by number: their tables are read whole.

@@ -8,10 +8,13 @@
 -- Grants leases: what the relay calls. p_lanes (sorted) and p_floors are what this claimer knows of lanes with work and of
 -- the places it has passed in each; both may be empty. p_lo and p_hi bound where it looks for more lanes. NULL namespaces,
 -- tenant and bytes mean any. Tenants are left by the halves of their lanes: two of one half wait together. With p_bell,
--- nobody rings for this worker any more once it is granted more than one message, or all that it asked for.
+-- nobody rings for this worker any more once it is granted more than one message, or all that it asked for. With p_lot, leases of
+-- messages that are granted for the first time stand together in one record, from so many on: not for whoever settles one of them in a
+-- transaction of its own, which would keep the others waiting.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
-    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL)
+    p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL,
+    p_lot int DEFAULT NULL)
 RETURNS TABLE (
     seq bigint, lane bigint, pos bigint, id uuid, epoch int, attempt int, generation int, max_attempts int, releases int, blocks boolean,
     tenant text, namespace text, topic text, order_key text, content_type text, payload bytea, headers jsonb, deliver_ms bigint,
@@ -33,6 +36,8 @@ DECLARE
     -- Free ones may be behind what was put out of the way, or too large.
     hidden boolean := false;
     keyless boolean := false;
+    -- Leases may stand together.
+    lots boolean := false;
     ranges record;
     own bigint[];
     unparked tid[];
@@ -84,18 +89,21 @@ BEGIN
             -- What was parked has waited longest, and another claimer would park it again before it is at the front.
             parked_ones := round = 2 AND unparked <> '{}';
             IF parked_ones THEN
+                lots := false;
                 SELECT array_agg(x.c), sum(x.bytes) INTO picks, picked_bytes FROM (
                     SELECT r.ctid AS c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM ready r
                     WHERE r.ctid = ANY (unparked) WINDOW w AS (ORDER BY r.pos ROWS UNBOUNDED PRECEDING)) x
                 WHERE x.n <= least(half, left_rows) AND (x.weight <= left_bytes OR x.n = 1 AND left_rows = p_batch);
             ELSE
-                SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
+                SELECT k.picks, k.bytes, hidden OR k.more, k.few AND cardinality(k.picks) >= p_lot INTO picks, picked_bytes, hidden, lots
                 FROM pick_ready(left_rows, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
             END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
             -- The place of one that was parked says nothing about those before it in its line, so the claimer is told none.
             RETURN QUERY
-            WITH d AS (DELETE FROM ready r WHERE r.ctid = ANY (picks) RETURNING r.*),
+            WITH d AS (
+                DELETE FROM ready r WHERE r.ctid = ANY (picks)
+                RETURNING r.*, lots IS TRUE AND r.epoch = 0 AND r.attempts = 0 AND r.generation = 1 AND r.releases = 0 AND r.deliver_by IS NULL AS together),
             -- Past its deliver-by: it ends here, unsent and without a grant.
             x AS (
                 INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
@@ -103,8 +111,11 @@ BEGIN
             l AS (
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, epoch, attempts, generation, bytes, max_attempts, releases, worker)
                 SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker
-                FROM d WHERE (d.deliver_by <= t) IS NOT TRUE),
-            h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE HAVING count(*) > 0)
+                FROM d WHERE (d.deliver_by <= t) IS NOT TRUE AND NOT d.together),
+            b AS (
+                INSERT INTO lot (token, until, started_at, lane, half, max_attempts, worker, seqs)
+                SELECT p_token, until, t, d.lane, tenant_half(p_tenant), d.max_attempts, p_worker, range_agg(int8range(d.seq, d.seq + 1)) FROM d WHERE d.together GROUP BY d.lane, d.max_attempts),
+            h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE AND NOT d.together HAVING count(*) > 0)
             SELECT d.seq, d.lane, CASE WHEN parked_ones THEN 0 ELSE d.pos END, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
             FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m WHERE (d.deliver_by <= t) IS NOT TRUE ORDER BY d.pos;
@@ -128,7 +139,7 @@ BEGIN
         -- Idle claimers are told whether leases may have run out, so that they need not ask for that by themselves. Not in a busy
         -- one: the index holds the hints of the past until they are cleaned up.
         seq := NULL;
-        blocks := EXISTS (SELECT FROM deadline d WHERE d.until <= t);
+        blocks := EXISTS (SELECT FROM deadline d WHERE d.until <= t) OR EXISTS (SELECT FROM lot l WHERE l.until <= t);
         RETURN NEXT;
     ELSIF p_bell IS NOT NULL AND (left_rows < p_batch - 1 OR left_rows = 0) THEN
         DELETE FROM sleeper s WHERE s.bell = p_bell AND s.worker = p_worker;

@@ -1,10 +1,11 @@
 -- Locks free messages without a key, each lane its share first, and answers where they are. The first message of a claim
 -- (p_first) is taken whatever it weighs. Those of topics that the claimer cannot send are parked, so that they do not stand in
--- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large.
+-- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large. `few` says that the lanes are
+-- few for so many.
 CREATE OR REPLACE FUNCTION posthouse.pick_ready(
     p_most int, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_left bigint[],
-    OUT picks tid[], OUT bytes bigint, OUT more boolean)
+    OUT picks tid[], OUT bytes bigint, OUT more boolean, OUT few boolean)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -19,6 +20,7 @@ DECLARE
     wanted int := p_most;
     taken tid[];
     taken_bytes bigint;
+    asked int;
 BEGIN
     more := false;
     IF p_own IS NOT NULL THEN
@@ -41,7 +43,7 @@ BEGIN
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
     IF cardinality(lanes) = 1 AND NOT picky THEN
-        SELECT array_agg(q.c), sum(q.bytes) INTO picks, bytes FROM (
+        SELECT array_agg(q.c), sum(q.bytes), true INTO picks, bytes, few FROM (
             SELECT q.ctid AS c, q.bytes FROM ready q WHERE q.lane = lanes[1] AND q.pos > floors[1] ORDER BY q.lane, q.pos LIMIT p_most FOR UPDATE SKIP LOCKED) q;
         IF coalesce(bytes, 0) <= p_max_bytes THEN RETURN; END IF;
         -- Together they are too large: they are weighed one by one.
@@ -55,6 +57,7 @@ BEGIN
     -- Each lane its share; what is left over is shared among the lanes that have more, and so on, a few times. So little is
     -- locked that is not taken. The order of taking is by rank within the lane, so that a limit in bytes cuts all lanes alike.
     bytes := 0;
+    asked := cardinality(lanes);
     FOR round IN 1..5 LOOP
         share := greatest(1, wanted / cardinality(lanes));
         WITH seen AS MATERIALIZED (
@@ -83,6 +86,7 @@ BEGIN
         wanted := wanted - cardinality(taken);
         EXIT WHEN wanted = 0 OR lanes IS NULL OR bytes >= p_max_bytes;
     END LOOP;
+    few := 8 * asked <= cardinality(picks);
 END $$;
 
 -- Takes messages of left topics out of the first p_window of each lane, and answers how far that went: to a place in the line, or

@@ -9,6 +9,7 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 BEGIN
     PERFORM check_lease(record_conflict.id, lease_token, worker_id);
     SELECT v.state, v.worker, v.epoch, NOT EXISTS (SELECT FROM leased l WHERE l.seq = v.seq AND l.token = lease_token AND l.until > (SELECT clock()))
+        AND NOT EXISTS (SELECT FROM lot l WHERE l.token = lease_token AND l.seqs @> v.seq AND l.until > (SELECT clock()))
     INTO record_conflict.state, record_conflict.worker, record_conflict.epoch, record_conflict.recorded
     FROM messages v WHERE v.id = record_conflict.id;
     IF NOT FOUND THEN

@@ -9,7 +9,9 @@ DECLARE
     mine tid[];
     t timestamptz;
     renewed bigint[];
+    together int8multirange;
 BEGIN
+    together := renew_lots(p_seq, p_token, p_lease_ms);
     mine := ARRAY(SELECT l.ctid FROM leased l JOIN unnest(p_seq, p_token) i(seq, token) ON l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token
                   ORDER BY l.seq FOR UPDATE OF l SKIP LOCKED);
     t := clock();
@@ -19,8 +21,12 @@ BEGIN
     RETURN ARRAY(
         SELECT CASE WHEN i.seq = ANY (renewed) AND l.token = i.token THEN 'renewed'
                     WHEN l.until > t AND l.token = i.token THEN 'locked'
+                    WHEN g.until > t AND together @> i.seq THEN 'renewed'
+                    WHEN g.until > t THEN 'locked'
                     ELSE 'lost' END
-        FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o) LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq OFFSET 0) l ON true ORDER BY i.o);
+        FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o)
+        LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq OFFSET 0) l ON true
+        LEFT JOIN LATERAL (SELECT g.until FROM lot g WHERE g.token = i.token AND g.seqs @> i.seq OFFSET 0) g ON true ORDER BY i.o);
 END $$;
 
 -- Moves one deadline, for workers in any language. Answers the new deadline; raises P7002 when the lease is lost.
@@ -37,6 +43,7 @@ BEGIN
         RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
     END IF;
     SELECT m.seq INTO own FROM message m WHERE m.id = renew_lease.id;
+    PERFORM open_lots(ARRAY[own], ARRAY[lease_token]);
     answer := (renew(ARRAY[own], ARRAY[lease_token], (lease_seconds * 1000)::bigint))[1];
     IF answer = 'lost' THEN
         RAISE 'the lease on message % is lost', renew_lease.id USING ERRCODE = 'P7002';

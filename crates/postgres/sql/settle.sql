@@ -1,4 +1,4 @@
--- Ends leases: the only way out of `leased`. What becomes of each message was decided before; this performs it, fenced by
+-- Ends leases: with `settle_delivered` the only way out of `leased`. What becomes of each message was decided before; this performs it, fenced by
 -- the token and the deadline, and answers for each: settled, repeated (it had been, by this very lease) or lost.
 --
 -- The numbers: p_outcome 0 released, else the evidence (1 delivered, 2 duplicate, 3 expanded, 4 retry, 5 rejected,
@@ -20,6 +20,7 @@ DECLARE
     ours boolean[];
     lanes bigint[]; hashes bigint[]; keys text[]; tokens uuid[]; places bigint[];
 BEGIN
+    PERFORM open_lots(p_seq, p_token);
     IF p_next = array_fill(1::bigint, ARRAY[n]) THEN
         WITH d AS (
             DELETE FROM leased l USING unnest(p_seq, p_token, p_outcome, p_code, p_receipt) WITH ORDINALITY i(seq, token, outcome, code, receipt, o)
@@ -84,7 +85,7 @@ BEGIN
 END $$;
 
 -- The common case, lean: messages that were all delivered, and nothing to say about them. p_seq has those of one claim after those of
--- another: p_count of each, under its p_token. Answers how many it ended; if that is not all of them, the caller asks `settle`, which
+-- another: p_count of each, under its p_token; the tokens come sorted, because lots are locked by token. Answers how many it ended; if that is not all of them, the caller asks `settle`, which
 -- knows what to tell each.
 CREATE OR REPLACE FUNCTION posthouse.settle_delivered(p_seq bigint[], p_token uuid[], p_count int[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
@@ -96,18 +97,30 @@ DECLARE
     more bigint;
     first_deadline timestamptz;
     deadline timestamptz;
+    -- How many of each claim have records of their own, or none.
+    alone bigint[];
 BEGIN
+    -- Those that stand together first, as everywhere, so that nobody waits in a circle.
     FOR i IN 1..cardinality(p_token) LOOP
-        WITH d AS (
-            DELETE FROM leased l WHERE l.seq = ANY (p_seq[here + 1 : here + p_count[i]]) AND l.token = p_token[i] AND l.until > t
-            RETURNING l.seq, l.epoch, l.attempts, l.generation, l.max_attempts, l.worker, l.token, l.started_at, l.until),
-        a AS (
-            INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, started_at, finished_at)
-            SELECT d.seq, d.epoch, d.generation, d.attempts, 1, d.max_attempts, d.worker, d.token, d.started_at, t FROM d)
-        SELECT count(*), min(d.until) INTO more, deadline FROM d;
+        more := settle_lots(p_seq[here + 1 : here + p_count[i]], p_token[i], t);
         here := here + p_count[i];
+        alone[i] := p_count[i] - more;
         won := won + more;
-        first_deadline := least(first_deadline, deadline);
+    END LOOP;
+    here := 0;
+    FOR i IN 1..cardinality(p_token) LOOP
+        IF alone[i] > 0 THEN
+            WITH d AS (
+                DELETE FROM leased l WHERE l.seq = ANY (p_seq[here + 1 : here + p_count[i]]) AND l.token = p_token[i] AND l.until > t
+                RETURNING l.seq, l.epoch, l.attempts, l.generation, l.max_attempts, l.worker, l.token, l.started_at, l.until),
+            a AS (
+                INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, started_at, finished_at)
+                SELECT d.seq, d.epoch, d.generation, d.attempts, 1, d.max_attempts, d.worker, d.token, d.started_at, t FROM d)
+            SELECT count(*), min(d.until) INTO more, deadline FROM d;
+            won := won + more;
+            first_deadline := least(first_deadline, deadline);
+        END IF;
+        here := here + p_count[i];
     END LOOP;
     IF first_deadline <= clock() THEN
         RAISE 'a deadline passed while its message was being locked' USING ERRCODE = 'P7010';
@@ -137,7 +150,8 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 BEGIN
     RETURN ARRAY(
         SELECT CASE
-            WHEN EXISTS (SELECT FROM leased l WHERE l.seq = i.seq AND l.token = i.token) THEN 'held'
+            WHEN EXISTS (SELECT FROM leased l WHERE l.seq = i.seq AND l.token = i.token)
+              OR EXISTS (SELECT FROM lot l WHERE l.token = i.token AND l.seqs @> i.seq) THEN 'held'
             ELSE (SELECT outcome_word(a.outcome) FROM attempt a WHERE a.seq = i.seq AND a.epoch = i.epoch AND a.token = i.token) END
         FROM unnest(p_seq, p_token, p_epoch) WITH ORDINALITY i(seq, token, epoch, o) ORDER BY i.o);
 END $$;

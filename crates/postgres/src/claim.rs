@@ -137,6 +137,7 @@ impl Postgres {
         let max_bytes = claim.max_bytes.map(|b| i64::try_from(b).unwrap_or(i64::MAX));
         let namespaces = (!claim.namespaces.is_empty()).then_some(&claim.namespaces);
         let lease = millis(claim.lease);
+        let lot = (!claim.apart).then(|| i32::try_from(self.options.lot).unwrap_or(i32::MAX));
         let bell = self.bell.is_marked(&claim.worker).then(|| self.bell.id());
         let args: Args<'_> = &[
             (&batch, Type::INT4),
@@ -153,9 +154,10 @@ impl Postgres {
             (&plan.hi, Type::INT8),
             (&claim.not_tenants, Type::TEXT_ARRAY),
             (&bell, Type::UUID),
+            (&lot, Type::INT4),
         ];
         let sql = format!(
-            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)",
+            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
             self.schema
         );
         let rows = self.query(&sql, args).await?;

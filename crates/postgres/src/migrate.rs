@@ -22,10 +22,11 @@ const TARGET: SchemaVersion = SchemaVersion {
 pub const MIGRATIONS: [(i32, &str, &str); 1] = [(1, "tables", include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
-pub const FUNCTIONS: [(&str, &str); 29] = [
+pub const FUNCTIONS: [(&str, &str); 31] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
     ("lane", include_str!("../sql/lane.sql")),
+    ("ranges", include_str!("../sql/ranges.sql")),
     ("messages", include_str!("../sql/messages.sql")),
     ("take_turns", include_str!("../sql/take_turns.sql")),
     ("ring", include_str!("../sql/ring.sql")),
@@ -34,6 +35,7 @@ pub const FUNCTIONS: [(&str, &str); 29] = [
     ("enqueue", include_str!("../sql/enqueue.sql")),
     ("promote", include_str!("../sql/promote.sql")),
     ("lanes", include_str!("../sql/lanes.sql")),
+    ("lots", include_str!("../sql/lots.sql")),
     ("grant_leases", include_str!("../sql/grant_leases.sql")),
     ("pick_ready", include_str!("../sql/pick_ready.sql")),
     ("pick_keyed", include_str!("../sql/pick_keyed.sql")),

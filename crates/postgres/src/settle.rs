@@ -27,6 +27,12 @@ pub(crate) enum Answer {
 /// The most claims whose messages are settled claim by claim: each costs a statement.
 const MOST_CLAIMS: usize = 16;
 
+/// It was delivered, and there is nothing to say about it.
+fn is_lean(s: &Settlement) -> bool {
+    let silent = s.code.is_none() && s.error.is_none() && s.receipt.is_none() && s.keeps.is_none();
+    silent && s.step.evidence == Some(AttemptOutcome::Delivered)
+}
+
 /// The numbers of the messages of one claim after those of another, the claims, and how many there are of each.
 fn by_claim(batch: &[&Settlement]) -> (Vec<i64>, Vec<Uuid>, Vec<i32>) {
     let mut claims: Vec<(Uuid, Vec<i64>)> = Vec::new();
@@ -36,6 +42,8 @@ fn by_claim(batch: &[&Settlement]) -> (Vec<i64>, Vec<Uuid>, Vec<i32>) {
             None => claims.push((lease.token.0, vec![lease.seq])),
         }
     }
+    // As they are locked everywhere.
+    claims.sort_unstable_by_key(|(token, _)| *token);
     let counts = claims
         .iter()
         .map(|(_, seqs)| i32::try_from(seqs.len()).unwrap_or(i32::MAX));
@@ -70,13 +78,27 @@ impl Postgres {
     }
 
     async fn settle_plain(&self, batch: &[Settlement], at: Vec<usize>) -> Result<Vec<(usize, Verdict)>, Error> {
+        // Apart from the others where they are many, so that these may stay together.
+        let (lean, mut rest): (Vec<_>, Vec<_>) = at.into_iter().partition(|i| is_lean(&batch[*i]));
+        let mut done = Vec::with_capacity(lean.len());
+        if rest.is_empty() || lean.len() >= self.options.lot as usize {
+            let chosen: Vec<_> = lean.iter().map(|i| &batch[*i]).collect();
+            match self.settle_delivered(&chosen).await? {
+                true => done.extend(lean.into_iter().map(|i| (i, Verdict::Settled))),
+                false => rest.extend(lean),
+            }
+        } else {
+            rest.extend(lean);
+        }
+        done.extend(self.settle_rest(batch, sorted(batch, rest)).await?);
+        Ok(done)
+    }
+
+    async fn settle_rest(&self, batch: &[Settlement], at: Vec<usize>) -> Result<Vec<(usize, Verdict)>, Error> {
         if at.is_empty() {
             return Ok(Vec::new());
         }
         let chosen: Vec<_> = at.iter().map(|i| &batch[*i]).collect();
-        if self.settle_delivered(&chosen).await? {
-            return Ok(at.into_iter().map(|i| (i, Verdict::Settled)).collect());
-        }
         let expired = |s: &&Settlement| s.step.evidence == Some(AttemptOutcome::LeaseExpired);
         let rows = if chosen.iter().all(expired) {
             self.settle_expired(&chosen).await?
@@ -92,12 +114,8 @@ impl Postgres {
     /// The lean way, for messages that were all delivered with nothing to say about them. Whether all of them ended; if not, those
     /// that did are known as repeated to whoever asks again.
     async fn settle_delivered(&self, batch: &[&Settlement]) -> Result<bool, Error> {
-        let lean = |s: &&Settlement| {
-            let silent = s.code.is_none() && s.error.is_none() && s.receipt.is_none() && s.keeps.is_none();
-            silent && s.step.evidence == Some(AttemptOutcome::Delivered)
-        };
-        if !batch.iter().all(lean) {
-            return Ok(false);
+        if batch.is_empty() {
+            return Ok(true);
         }
         let (seqs, tokens, counts) = by_claim(batch);
         if tokens.len() > MOST_CLAIMS {

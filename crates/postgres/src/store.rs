@@ -44,6 +44,8 @@ pub struct Options {
     pub floor_every: Duration,
     /// How often a claim starts from the very beginning, to find what a crashed claim left below the floor.
     pub full_pass_every: Duration,
+    /// From how many messages on the leases of a claim stand together in one record, where the claim allows it.
+    pub lot: u32,
     /// A URL of the server itself to listen at, when the other one goes through a pooler in transaction mode, which cannot. Without
     /// it a relay behind a pooler is not woken, and polls.
     pub listen: Option<String>,
@@ -57,6 +59,7 @@ impl Default for Options {
             limits: Limits::default(),
             floor_every: Duration::from_millis(500),
             full_pass_every: Duration::from_secs(30),
+            lot: 16,
             listen: None,
         }
     }

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 20] = [
+const MISTAKES: [Mistake; 24] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -174,11 +174,42 @@ const MISTAKES: [Mistake; 20] = [
         wrong: "",
         cases: &["a_receipt_goes_with_its_message"],
     },
+    Mistake {
+        name: "no fence for leases that stand together",
+        file: "lots",
+        right: "FROM lot l WHERE l.token = p_token ORDER BY",
+        wrong: "FROM lot l ORDER BY",
+        cases: &["a_foreign_token_is_refused"],
+    },
+    Mistake {
+        name: "no deadline for leases that stand together",
+        file: "lots",
+        right: "CONTINUE WHEN g.until <= clock();",
+        wrong: "",
+        cases: &["an_expired_lease_cannot_be_used"],
+    },
+    Mistake {
+        name: "who renews one renews all that stand with it",
+        file: "lots",
+        right: "IF g.seqs <@ g.given THEN",
+        wrong: "IF true THEN",
+        cases: &["who_renews_one_lease_renews_no_other"],
+    },
+    Mistake {
+        name: "leases that stand together never run out",
+        file: "lots",
+        right: "FROM lot l WHERE l.until <= p_now AND",
+        wrong: "FROM lot l WHERE false AND",
+        cases: &["who_renews_one_lease_renews_no_other"],
+    },
 ];
 
 /// A store with the mistake planted.
 async fn planted(mistake: &Mistake) -> PostgresFixture {
-    let fx = PostgresFixture::new().await;
+    let fx = match mistake.file {
+        "lots" => PostgresFixture::together().await,
+        _ => PostgresFixture::new().await,
+    };
     let (_, text) = sql::FUNCTIONS
         .iter()
         .find(|(name, _)| *name == mistake.file)
@@ -248,4 +279,8 @@ controls! {
     a_run_that_goes_on_after_an_expiry_is_noticed: "an expiry keeps the rest of its run",
     receipts_of_what_did_not_win_are_noticed: "receipts of what did not win are kept",
     receipts_that_outlive_their_messages_are_noticed: "receipts outlive their messages",
+    no_fence_for_leases_together_is_noticed: "no fence for leases that stand together",
+    no_deadline_for_leases_together_is_noticed: "no deadline for leases that stand together",
+    renewing_all_for_one_is_noticed: "who renews one renews all that stand with it",
+    leases_together_that_never_run_out_are_noticed: "leases that stand together never run out",
 }

@@ -68,7 +68,7 @@ async fn rows_read(fx: &PostgresFixture, sql: &str) -> u64 {
 async fn what_was_planned_on_an_empty_store_stays_cheap() {
     let fx = PostgresFixture::new().await;
     for table in [
-        "message", "ready", "keyed", "leased", "attempt", "dead", "audit", "resolved", "receipt", "dedupe",
+        "message", "ready", "keyed", "leased", "lot", "attempt", "dead", "audit", "resolved", "receipt", "dedupe",
     ] {
         fx.run(&format!("ALTER TABLE posthouse.{table} SET (autovacuum_enabled = off)"))
             .await;

@@ -3,7 +3,10 @@
 use async_trait::async_trait;
 use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
 use posthouse_postgres::{Options, Outbox, Postgres, Schema};
-use posthouse_testkit::{Caller, Fixture};
+use posthouse_testkit::{
+    Caller, Fixture,
+    wrapped::{Call, Hook, Reply, Wrapped},
+};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -57,19 +60,40 @@ pub struct PostgresFixture {
     url: String,
     control: Client,
     driver: JoinHandle<()>,
+    /// Leases stand together wherever they may.
+    together: bool,
+}
+
+/// Claims as one does that settles nothing in a transaction of its own; a worker called `handler` does.
+struct Together;
+
+#[async_trait]
+impl Hook for Together {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        match call {
+            Call::Look(claim) if claim.worker != "handler" => Call::Look(claim.together()).to(store).await,
+            call => call.to(store).await,
+        }
+    }
 }
 
 impl PostgresFixture {
     pub async fn new() -> Self {
-        Self::at(url()).await
+        Self::at(url(), false).await
     }
 
-    /// Everything but the tests' own hand on the clock goes through the pooler.
+    /// The leases of a claim stand together in one record.
+    pub async fn together() -> Self {
+        Self::at(url(), true).await
+    }
+
+    /// Everything but the tests' own hand on the clock goes through the pooler; and leases stand together, so that no third run is needed for
+    /// those.
     pub async fn pooled() -> Self {
-        Self::at(pooler()).await
+        Self::at(pooler(), true).await
     }
 
-    async fn at(through: String) -> Self {
+    async fn at(through: String, together: bool) -> Self {
         let name = format!("t_{}", uuid::Uuid::new_v4().simple());
         let schema = Schema::new(&name).unwrap();
         Postgres::open(&url(), Self::options(&schema))
@@ -87,6 +111,7 @@ impl PostgresFixture {
             url: through,
             control,
             driver,
+            together,
         }
     }
 
@@ -102,9 +127,11 @@ impl PostgresFixture {
     }
 
     pub async fn open(&self) -> Postgres {
-        Postgres::connect_with(&self.url, Self::options(&self.schema))
-            .await
-            .unwrap()
+        let mut options = Self::options(&self.schema);
+        if self.together {
+            options.lot = 1;
+        }
+        Postgres::connect_with(&self.url, options).await.unwrap()
     }
 
     /// Runs statements written for the schema `posthouse`.
@@ -139,7 +166,11 @@ impl Drop for PostgresFixture {
 #[async_trait]
 impl Fixture for PostgresFixture {
     async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(self.open().await)
+        let store = Arc::new(self.open().await);
+        match self.together {
+            true => Arc::new(Wrapped::new(store, Together)),
+            false => store,
+        }
     }
 
     async fn admin(&self) -> Arc<dyn Admin> {
@@ -184,13 +215,21 @@ impl Fixture for PostgresFixture {
     }
 
     async fn dump(&self) -> String {
+        // Whether a lease stands alone or with others is nobody's business.
+        const LEASED: &str = "(SELECT l.* FROM posthouse.leased l UNION ALL
+            SELECT s, l.token, l.until, l.started_at, l.lane, NULL, NULL, 1, 1, 1, octet_length(m.payload), NULL, l.max_attempts, 0::smallint, false, l.worker, NULL
+            FROM posthouse.lot l CROSS JOIN LATERAL posthouse.numbers(l.seqs) s JOIN posthouse.message m ON m.seq = s)";
         const TABLES: [&str; 13] = [
             "message", "ready", "sched", "parked", "keyed", "leased", "attempt", "dead", "dedupe", "audit", "receipt",
             "resolved", "settings",
         ];
         let mut lines = Vec::new();
         for table in TABLES {
-            let sql = format!("SELECT to_jsonb(x)::text FROM {}.{table} x ORDER BY 1", self.schema);
+            let from = match table {
+                "leased" => LEASED.replace("posthouse.", &format!("{}.", self.schema)),
+                table => format!("{}.{table}", self.schema),
+            };
+            let sql = format!("SELECT to_jsonb(x)::text FROM {from} x ORDER BY 1");
             let rows = self.control.query(&sql, &[]).await.unwrap();
             lines.extend(rows.iter().map(|row| format!("{table} {}", row.get::<_, String>(0))));
         }

@@ -30,7 +30,7 @@ mod tls;
 mod upgrade;
 mod wake;
 
-/// The same through PgBouncer in transaction mode.
+/// The same through PgBouncer in transaction mode, and with leases that stand together.
 mod pooled {
     posthouse_testkit::conformance!(crate::fixture::PostgresFixture::pooled);
 }

@@ -501,6 +501,8 @@ impl Engine {
             not_topics: ask.not_topics.clone(),
             tenant: ask.tenant.clone(),
             not_tenants: ask.not_tenants.clone(),
+            // A handler may settle in a transaction of its own.
+            apart: self.routes.any_handler(),
             ..claim
         }
     }

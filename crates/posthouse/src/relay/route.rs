@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    destination::Destination,
+    destination::{Destination, Way},
     explicit::{Explicit, Maker},
     target::{Bounds, Place, Target},
 };
@@ -129,6 +129,12 @@ impl Routes {
         let mut all = self.fixed().to_vec();
         all.extend(self.explicit.made());
         all
+    }
+
+    /// Whether any of them goes to a handler that settles by itself.
+    pub fn any_handler(&self) -> bool {
+        let handles = |route: &Arc<Route>| matches!(route.target.destination.way, Way::Handle(_));
+        self.all().iter().any(handles)
     }
 
     /// Where a topic goes: to what it names itself, or by the first route that serves it.

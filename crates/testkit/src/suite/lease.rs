@@ -90,8 +90,9 @@ pub async fn stale_token_is_refused_by_expiry(fx: &dyn Fixture) {
 pub async fn an_expired_lease_cannot_be_used(fx: &dyn Fixture) {
     let lease = put_and_claim(fx, message("42")).await;
     fx.advance(LEASE + SECOND).await;
-    assert_refused(fx, delivered(&lease), "a late delivery").await;
+    // First what a store may have a shorter way for.
     assert_refused(fx, acknowledged(&lease), "a late delivery without a receipt").await;
+    assert_refused(fx, delivered(&lease), "a late delivery").await;
     assert_refused(fx, released(&lease), "a late release").await;
     assert_refused(fx, failed(&lease, 12), "a late failure").await;
     assert_not_renewed(fx, &lease, "a late renewal").await;
@@ -172,6 +173,7 @@ pub async fn a_foreign_token_is_refused(fx: &dyn Fixture) {
         ..lease.clone()
     };
     for foreign in [guessed, swapped, nowhere] {
+        assert_refused(fx, acknowledged(&foreign), "a foreign settlement without a receipt").await;
         assert_refused(fx, delivered(&foreign), "a foreign settlement").await;
         assert_refused(fx, released(&foreign), "a foreign release").await;
         assert_not_renewed(fx, &foreign, "a foreign renewal").await;
@@ -288,6 +290,56 @@ pub async fn renewals_are_answered_in_order(fx: &dyn Fixture) {
     let answers = store.renew(&order, LEASE).await.unwrap();
     assert_eq!(answers, [Renewal::Renewed, Renewal::Lost, Renewal::Renewed]);
     assert!(store.renew(&[], LEASE).await.unwrap().is_empty());
+}
+
+/// However a store keeps the leases of one claim: what is not renewed runs out, although it was granted with what is.
+pub async fn who_renews_one_lease_renews_no_other(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x"); 4]).await;
+    let store = fx.store().await;
+    let held = leases(&claim(&*store, "w1", 4).await);
+    assert!(settle(&*store, delivered(&held[0])).await.is_settled());
+    fx.advance(LEASE / 2).await;
+    assert_eq!(store.renew(&held[1..2], LEASE).await.unwrap(), [Renewal::Renewed]);
+    fx.advance(LEASE - SECOND).await;
+    let mut over: Vec<_> = store.expired(i64::MIN, 10).await.unwrap();
+    over.sort_by_key(|lease| lease.seq);
+    let mut left = held[2..].to_vec();
+    left.sort_by_key(|lease| lease.seq);
+    assert_eq!(over, left);
+    assert_refused(fx, delivered(&held[2]), "a settlement of what was not renewed").await;
+    assert!(settle(&*store, delivered(&held[1])).await.is_settled());
+    assert_eq!(posthouse_core::repair(&*store, 100).await.unwrap(), 2);
+}
+
+/// Delivered, failed, refused, given back and run out, out of one claim and partly in one call: each is what became of it alone.
+pub async fn leases_of_one_claim_end_each_in_its_own_way(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x"); 40]).await;
+    let store = fx.store().await;
+    let held = leases(&claim(&*store, "w1", 40).await);
+    let mut ends: Vec<_> = held[..30].iter().map(delivered).collect();
+    ends[7] = failed(&held[7], 3);
+    ends[11] = rejected(&held[11]);
+    ends[13] = released(&held[13]);
+    settle_all(&*store, &ends).await;
+    assert!(settle(&*store, delivered(&held[30])).await.is_settled());
+    assert!(settle(&*store, rejected(&held[31])).await.is_settled());
+    // The answer was lost, and it is said again.
+    settle_all(&*store, &ends).await;
+    fx.advance(LEASE + SECOND).await;
+    assert_eq!(posthouse_core::repair(&*store, 100).await.unwrap(), 8);
+    for (at, lease) in held.iter().enumerate() {
+        let attempts = fx.admin().await.attempts(lease.id).await.unwrap();
+        let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
+        let (state, evidence) = match at {
+            7 => (State::Pending, Some(AttemptOutcome::Retry)),
+            11 | 31 => (State::Dead, Some(AttemptOutcome::Rejected)),
+            13 => (State::Pending, None),
+            0..31 => (State::Done, Some(AttemptOutcome::Delivered)),
+            _ => (State::Pending, Some(AttemptOutcome::LeaseExpired)),
+        };
+        assert_eq!(self::state(fx, lease.id).await, state, "the one at {at}");
+        assert_eq!(outcomes, Vec::from_iter(evidence), "the one at {at}");
+    }
 }
 
 /// A lease too long to be repaired is not given by renewal either.

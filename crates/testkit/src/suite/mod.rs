@@ -137,6 +137,8 @@ macro_rules! __cases {
                 death_on_the_last_attempt_ends_in_dead
                 a_renewal_moves_the_deadline
                 renewals_are_answered_in_order
+                who_renews_one_lease_renews_no_other
+                leases_of_one_claim_end_each_in_its_own_way
                 a_senseless_renewal_is_refused
                 expired_leases_are_paged_forward
                 of_returning_worker_and_repairers_one_wins

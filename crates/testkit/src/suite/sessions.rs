@@ -360,7 +360,7 @@ pub async fn fates_are_told_in_order(fx: &dyn Fixture) {
 pub async fn a_batch_goes_on_beside_a_handler(fx: &dyn Fixture) {
     put_all(fx, vec![message("x"); 3]).await;
     let (store, parallel) = (fx.store().await, parallel_callers(fx).await);
-    let held = leases(&claim(&*store, "w1", 10).await);
+    let held = leases(&claim(&*store, "handler", 10).await);
     let mut handler = fx.begin().await;
     assert!(handler.settle_in(&delivered(&held[1])).await.unwrap().is_settled());
     if parallel {
