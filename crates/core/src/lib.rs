@@ -10,6 +10,7 @@
 //! | what may happen to it | [`machine`], [`retry`], [`attempt`], [`receipt`], [`class`] |
 //! | who may finish it | [`lease`], [`settlement`] |
 //! | when a destination is spared | [`breaker`], [`rate`] |
+//! | how much is held, and how | [`pace`], [`bulk`] |
 //! | what operators are told | [`explain`], [`presence`], [`condition`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
 //! | which program works on which schema | [`schema`] |
@@ -17,6 +18,7 @@
 pub mod admin;
 pub mod attempt;
 pub mod breaker;
+pub mod bulk;
 pub mod class;
 pub mod condition;
 pub mod digest;
@@ -44,6 +46,7 @@ pub mod transport;
 pub use admin::{Admin, AuditEntry, AuditFilter, Count, Counts, Filter, MessageView, Page, Pruned};
 pub use attempt::{Attempt, AttemptOutcome};
 pub use breaker::{BreakerPolicy, Circuit};
+pub use bulk::Bulk;
 pub use digest::Digest;
 pub use error::{BoxError, Code, Error, Invalid};
 pub use explain::{Cause, Facts};

@@ -125,6 +125,12 @@ impl Settlement {
         self.step.evidence == Some(AttemptOutcome::LeaseExpired)
     }
 
+    /// Whether it was delivered, and there is nothing to say about it.
+    pub fn is_plain(&self) -> bool {
+        let silent = self.code.is_none() && self.error.is_none() && self.receipt.is_none() && self.keeps.is_none();
+        silent && self.step.evidence == Some(AttemptOutcome::Delivered)
+    }
+
     /// Whether the later messages of its key's run go back with it ([`let_go`](crate::machine::let_go)), those that its claim
     /// still holds: it stands before them, pending or dead and blocking, and must not be overtaken. It does not matter how it
     /// came there: by a failure, a release, or because its own lease ran out while theirs were renewed.

@@ -147,6 +147,7 @@ CREATE INDEX leased_key ON posthouse.leased (lane, key_hash, key) WHERE key IS N
 -- and without a deliver-by. What happens to one of them alone gives it a record of its own in `leased` first (open_lots).
 CREATE TABLE posthouse.lot (
     token        uuid NOT NULL,
+    n            int NOT NULL,
     until        timestamptz NOT NULL,
     started_at   timestamptz NOT NULL,
     lane         bigint NOT NULL,
@@ -154,10 +155,13 @@ CREATE TABLE posthouse.lot (
     half         bigint,
     max_attempts smallint NOT NULL,
     worker       text NOT NULL,
-    seqs         int8multirange NOT NULL
+    -- From the first to the last that it had at the grant: what is looked up by number is found by this, which no settlement changes.
+    span         int8range NOT NULL,
+    seqs         int8multirange NOT NULL,
+    PRIMARY KEY (token, n)
 ) WITH (fillfactor = 50);
-CREATE INDEX lot_token ON posthouse.lot (token);
 CREATE INDEX lot_until ON posthouse.lot (until);
+CREATE INDEX lot_span ON posthouse.lot USING gist (span);
 
 -- When to look for expired leases: one record for each claim. A hint: the truth is leased.until, which a renewal moves
 -- without touching this. An index on leased.until would cost every message; this costs eight bytes.
@@ -170,6 +174,8 @@ CREATE TABLE posthouse.deadline (
 ) WITH (toast_tuple_target = 8160);
 -- Not compressed, and in its place where it fits: it is read once at most, and compressing it would cost each message.
 ALTER TABLE posthouse.deadline ALTER COLUMN seqs SET STORAGE EXTERNAL;
+-- It has no key, and somebody may replicate all tables.
+ALTER TABLE posthouse.deadline REPLICA IDENTITY FULL;
 CREATE INDEX deadline_until ON posthouse.deadline (until);
 CREATE INDEX deadline_half ON posthouse.deadline (half, until);
 

@@ -11,7 +11,7 @@ DECLARE
     over bigint[] := '{}';
     found record;
 BEGIN
-    PERFORM open_over(t, p_most, tenant_half(p_tenant));
+    PERFORM open_over(t, p_after, p_most, tenant_half(p_tenant));
     -- So many hints are visited that cleared ones do not make it look done; bounded all the same.
     FOR round IN 1..20 LOOP
         SELECT x.seqs, x.visited INTO found FROM ran_out_by(t, p_after, p_most - cardinality(over), tenant_half(p_tenant)) x;

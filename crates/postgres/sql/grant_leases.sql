@@ -95,7 +95,7 @@ BEGIN
                     WHERE r.ctid = ANY (unparked) WINDOW w AS (ORDER BY r.pos ROWS UNBOUNDED PRECEDING)) x
                 WHERE x.n <= least(half, left_rows) AND (x.weight <= left_bytes OR x.n = 1 AND left_rows = p_batch);
             ELSE
-                SELECT k.picks, k.bytes, hidden OR k.more, k.few AND cardinality(k.picks) >= p_lot INTO picks, picked_bytes, hidden, lots
+                SELECT k.picks, k.bytes, hidden OR k.more, round = 2 AND k.few AND cardinality(k.picks) >= p_lot INTO picks, picked_bytes, hidden, lots
                 FROM pick_ready(left_rows, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
             END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
@@ -113,8 +113,9 @@ BEGIN
                 SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker
                 FROM d WHERE (d.deliver_by <= t) IS NOT TRUE AND NOT d.together),
             b AS (
-                INSERT INTO lot (token, until, started_at, lane, half, max_attempts, worker, seqs)
-                SELECT p_token, until, t, d.lane, tenant_half(p_tenant), d.max_attempts, p_worker, range_agg(int8range(d.seq, d.seq + 1)) FROM d WHERE d.together GROUP BY d.lane, d.max_attempts),
+                INSERT INTO lot (token, n, until, started_at, lane, half, max_attempts, worker, span, seqs)
+                SELECT p_token, row_number() OVER (), until, t, d.lane, tenant_half(p_tenant), d.max_attempts, p_worker, int8range(min(d.seq), max(d.seq), '[]'), range_agg(int8range(d.seq, d.seq + 1))
+                FROM d WHERE d.together GROUP BY d.lane, d.max_attempts),
             h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE AND NOT d.together HAVING count(*) > 0)
             SELECT d.seq, d.lane, CASE WHEN parked_ones THEN 0 ELSE d.pos END, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination

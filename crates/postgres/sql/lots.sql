@@ -12,7 +12,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM lot l WHERE l.token = ANY (p_token)) THEN RETURN; END IF;
     FOR g IN
         SELECT x.given, l.c, l.seqs FROM (SELECT i.token, ranges(array_agg(i.seq)) AS given FROM unnest(p_seq, p_token) i(seq, token) GROUP BY 1 ORDER BY 1) x
-        CROSS JOIN LATERAL (SELECT l.ctid AS c, l.seqs FROM lot l WHERE l.token = x.token AND l.seqs && x.given ORDER BY l.lane, l.max_attempts FOR UPDATE) l
+        CROSS JOIN LATERAL (SELECT l.ctid AS c, l.seqs FROM lot l WHERE l.token = x.token AND l.seqs && x.given ORDER BY l.n FOR UPDATE) l
     LOOP
         PERFORM open_lot(g.c, g.seqs * g.given);
     END LOOP;
@@ -45,6 +45,8 @@ BEGIN
     ELSE
         UPDATE lot x SET seqs = x.seqs - p_part WHERE x.ctid = p_at;
     END IF;
+    -- Whoever ends a lease that stays where it was ends it twice.
+    IF NOT FOUND THEN RAISE 'a record of leases that was locked is not there' USING ERRCODE = 'P7010'; END IF;
 END $$;
 
 -- Ends messages of one claim that were delivered, as far as they stand in lots. Answers how many.
@@ -59,7 +61,7 @@ DECLARE
     won bigint := 0;
     more bigint;
 BEGIN
-    FOR g IN SELECT l.ctid AS c, l.* FROM lot l WHERE l.token = p_token ORDER BY l.lane, l.max_attempts FOR UPDATE LOOP
+    FOR g IN SELECT l.ctid AS c, l.* FROM lot l WHERE l.token = p_token ORDER BY l.n FOR UPDATE LOOP
         -- The deadline is judged after the lock.
         CONTINUE WHEN g.until <= clock();
         IF given IS NULL THEN
@@ -90,7 +92,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM lot l WHERE l.token = ANY (p_token)) THEN RETURN renewed; END IF;
     FOR g IN
         SELECT x.given, l.c, l.seqs, l.until FROM (SELECT i.token, ranges(array_agg(i.seq)) AS given FROM unnest(p_seq, p_token) i(seq, token) GROUP BY 1 ORDER BY 1) x
-        CROSS JOIN LATERAL (SELECT l.ctid AS c, l.seqs, l.until FROM lot l WHERE l.token = x.token AND l.seqs && x.given ORDER BY l.lane, l.max_attempts FOR UPDATE SKIP LOCKED) l
+        CROSS JOIN LATERAL (SELECT l.ctid AS c, l.seqs, l.until FROM lot l WHERE l.token = x.token AND l.seqs && x.given ORDER BY l.n FOR UPDATE SKIP LOCKED) l
     LOOP
         t := clock();
         CONTINUE WHEN g.until <= t;
@@ -104,8 +106,8 @@ BEGIN
     RETURN renewed;
 END $$;
 
--- Opens lots that ran out, of one tenant or of all: a bounded number of leases. What somebody has locked is left.
-CREATE OR REPLACE FUNCTION posthouse.open_over(p_now timestamptz, p_most int, p_half bigint) RETURNS void
+-- Opens lots that ran out, of one tenant or of all: a bounded number of leases above p_after. What somebody has locked is left.
+CREATE OR REPLACE FUNCTION posthouse.open_over(p_now timestamptz, p_after bigint, p_most int, p_half bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -114,10 +116,10 @@ DECLARE
     opened bigint := 0;
 BEGIN
     FOR g IN
-        SELECT l.ctid AS c, l.seqs FROM lot l WHERE l.until <= p_now AND (p_half IS NULL OR l.lane & 4294967295 = p_half) ORDER BY l.until FOR UPDATE SKIP LOCKED
+        SELECT l.ctid AS c, l.seqs FROM lot l WHERE l.until <= p_now AND (p_half IS NULL OR l.lane & 4294967295 = p_half) AND upper(l.span) - 1 > p_after ORDER BY l.until FOR UPDATE SKIP LOCKED
     LOOP
         PERFORM open_lot(g.c, g.seqs);
-        opened := opened + (SELECT sum(upper(r) - lower(r)) FROM unnest(g.seqs) r);
+        opened := opened + (SELECT count(*) FROM numbers(g.seqs) s WHERE s > p_after);
         EXIT WHEN opened >= p_most;
     END LOOP;
 END $$;

@@ -29,7 +29,7 @@ CREATE OR REPLACE VIEW posthouse.live AS
     FROM posthouse.leased l
     UNION ALL
     SELECT m.seq, 'leased', 'leased', l.c, NULL, NULL, NULL, 1, 1, 1, l.max_attempts, l.worker, l.until, l.started_at, NULL, NULL, NULL, false
-    FROM posthouse.message m CROSS JOIN LATERAL (SELECT l.*, l.ctid AS c FROM posthouse.lot l WHERE l.seqs @> m.seq OFFSET 0) l
+    FROM posthouse.message m CROSS JOIN LATERAL (SELECT l.*, l.ctid AS c FROM posthouse.lot l WHERE l.span @> m.seq AND l.seqs @> m.seq OFFSET 0) l
     UNION ALL
     SELECT d.seq, CASE WHEN d.reason = 0 THEN 'quarantined' ELSE 'dead' END, 'dead', d.ctid, NULL, NULL, NULL, d.epoch, d.attempts, d.generation, d.max_attempts, NULL, NULL, NULL, d.reason, d.at, d.note, d.blocking
     FROM posthouse.dead d;
@@ -75,5 +75,5 @@ CREATE OR REPLACE VIEW posthouse.backlog AS
         SELECT l.seq, 'leased', NULL, l.worker, l.started_at, l.until, l.attempts, l.max_attempts FROM posthouse.leased l
         UNION ALL
         SELECT s, 'leased', NULL, l.worker, l.started_at, l.until, 1, l.max_attempts
-        FROM posthouse.lot l CROSS JOIN LATERAL posthouse.numbers(l.seqs) s) b
+        FROM posthouse.lot l CROSS JOIN LATERAL unnest(l.seqs) r CROSS JOIN LATERAL generate_series(lower(r), upper(r) - 1) s) b
     LEFT JOIN posthouse.message m ON m.seq = b.seq;

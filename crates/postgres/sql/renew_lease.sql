@@ -21,12 +21,12 @@ BEGIN
     RETURN ARRAY(
         SELECT CASE WHEN i.seq = ANY (renewed) AND l.token = i.token THEN 'renewed'
                     WHEN l.until > t AND l.token = i.token THEN 'locked'
-                    WHEN g.until > t AND together @> i.seq THEN 'renewed'
+                    WHEN together @> i.seq THEN 'renewed'
                     WHEN g.until > t THEN 'locked'
                     ELSE 'lost' END
         FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o)
         LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq OFFSET 0) l ON true
-        LEFT JOIN LATERAL (SELECT g.until FROM lot g WHERE g.token = i.token AND g.seqs @> i.seq OFFSET 0) g ON true ORDER BY i.o);
+        LEFT JOIN LATERAL (SELECT g.until FROM lot g WHERE NOT together @> i.seq AND g.token = i.token AND g.seqs @> i.seq OFFSET 0) g ON true ORDER BY i.o);
 END $$;
 
 -- Moves one deadline, for workers in any language. Answers the new deadline; raises P7002 when the lease is lost.

@@ -27,12 +27,6 @@ pub(crate) enum Answer {
 /// The most claims whose messages are settled claim by claim: each costs a statement.
 const MOST_CLAIMS: usize = 16;
 
-/// It was delivered, and there is nothing to say about it.
-fn is_lean(s: &Settlement) -> bool {
-    let silent = s.code.is_none() && s.error.is_none() && s.receipt.is_none() && s.keeps.is_none();
-    silent && s.step.evidence == Some(AttemptOutcome::Delivered)
-}
-
 /// The numbers of the messages of one claim after those of another, the claims, and how many there are of each.
 fn by_claim(batch: &[&Settlement]) -> (Vec<i64>, Vec<Uuid>, Vec<i32>) {
     let mut claims: Vec<(Uuid, Vec<i64>)> = Vec::new();
@@ -79,7 +73,7 @@ impl Postgres {
 
     async fn settle_plain(&self, batch: &[Settlement], at: Vec<usize>) -> Result<Vec<(usize, Verdict)>, Error> {
         // Apart from the others where they are many, so that these may stay together.
-        let (lean, mut rest): (Vec<_>, Vec<_>) = at.into_iter().partition(|i| is_lean(&batch[*i]));
+        let (lean, mut rest): (Vec<_>, Vec<_>) = at.into_iter().partition(|i| batch[*i].is_plain());
         let mut done = Vec::with_capacity(lean.len());
         if rest.is_empty() || lean.len() >= self.options.lot as usize {
             let chosen: Vec<_> = lean.iter().map(|i| &batch[*i]).collect();

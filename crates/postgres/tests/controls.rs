@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 24] = [
+const MISTAKES: [Mistake; 27] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -202,12 +202,33 @@ const MISTAKES: [Mistake; 24] = [
         wrong: "FROM lot l WHERE false AND",
         cases: &["who_renews_one_lease_renews_no_other"],
     },
+    Mistake {
+        name: "what ended stays with the others",
+        file: "lots",
+        right: "SET seqs = x.seqs - p_part WHERE",
+        wrong: "SET seqs = x.seqs WHERE",
+        cases: &["leases_of_one_claim_end_each_in_its_own_way"],
+    },
+    Mistake {
+        name: "a lease that stands alone since is not looked for",
+        file: "lots",
+        right: "INSERT INTO deadline (until, token, half, seqs)\n    SELECT l.until, l.token, l.half, array_agg(s) FROM numbers(p_part) s;",
+        wrong: "",
+        cases: &["a_lease_that_was_renewed_alone_runs_out_too"],
+    },
+    Mistake {
+        name: "what ran out below where the last page ended is opened first",
+        file: "expired",
+        right: "open_over(t, p_after,",
+        wrong: "open_over(t, -1,",
+        cases: &["a_pass_over_what_ran_out_reaches_its_end"],
+    },
 ];
 
 /// A store with the mistake planted.
 async fn planted(mistake: &Mistake) -> PostgresFixture {
     let fx = match mistake.file {
-        "lots" => PostgresFixture::together().await,
+        "lots" | "expired" => PostgresFixture::together().await,
         _ => PostgresFixture::new().await,
     };
     let (_, text) = sql::FUNCTIONS
@@ -283,4 +304,7 @@ controls! {
     no_deadline_for_leases_together_is_noticed: "no deadline for leases that stand together",
     renewing_all_for_one_is_noticed: "who renews one renews all that stand with it",
     leases_together_that_never_run_out_are_noticed: "leases that stand together never run out",
+    what_ended_and_stays_with_the_others_is_noticed: "what ended stays with the others",
+    a_lease_alone_that_is_not_looked_for_is_noticed: "a lease that stands alone since is not looked for",
+    a_pass_that_opens_what_is_below_is_noticed: "what ran out below where the last page ended is opened first",
 }

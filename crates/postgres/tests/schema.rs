@@ -54,6 +54,19 @@ async fn every_function_is_called_or_documented() {
     }
 }
 
+/// Somebody may replicate all tables of a database, and then nothing can be changed that cannot be told apart.
+#[tokio::test]
+async fn every_record_can_be_told_apart_by_a_replica() {
+    let fx = PostgresFixture::new().await;
+    let sql = format!(
+        "SELECT coalesce(string_agg(c.relname, ', '), 'none') FROM pg_class c
+         WHERE c.relnamespace = '{}'::regnamespace AND c.relkind = 'r' AND c.relname NOT LIKE 'test\\_%' AND c.relreplident <> 'f'
+           AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)",
+        fx.schema
+    );
+    assert_eq!(fx.one(&sql).await, "none");
+}
+
 /// In a function with a pinned plan, a plain join may walk a whole table that looked empty when it was planned (decision 7).
 #[test]
 fn no_pinned_function_joins_a_table_plainly() {

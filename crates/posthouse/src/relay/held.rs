@@ -80,40 +80,57 @@ impl Held {
         }
     }
 
-    /// Renews all of them at a third of their time, for as long as somebody wants it.
+    /// Renews all of them at a third of their time, for as long as somebody wants it. Those that somebody has just locked are asked for again
+    /// soon: it may be for the sake of others that they stand with.
     pub async fn renew_for_ever(&self, store: &dyn Store) {
         let third = self.lease / 3;
-        let mut wait = third;
+        let (mut all_at, mut busy) = (Instant::now() + third, Vec::new());
         loop {
-            tokio::time::sleep(wait).await;
-            let leases: Vec<_> = locked(&self.leases).values().map(|d| d.lease.clone()).collect();
+            let soon = Instant::now() + third / 10;
+            sleep_until(if busy.is_empty() { all_at } else { soon.min(all_at) }).await;
+            let all = Instant::now() >= all_at;
+            let leases = if all { self.leases() } else { std::mem::take(&mut busy) };
             // Without an answer the deadlines stay, and whoever works under one stops there; there is time for one more try.
-            wait = match tokio::time::timeout(third, self.renew(store, &leases)).await {
-                Ok(Ok(())) => third,
+            let answered = match tokio::time::timeout(third, self.renew(store, &leases)).await {
+                Ok(Ok(locked)) => {
+                    busy = locked;
+                    true
+                }
                 Ok(Err(error)) => {
                     tracing::warn!(class = class::of_error(&error), %error, leases = leases.len(), "leases could not be renewed");
-                    third / 10
+                    false
                 }
                 Err(_) => {
                     tracing::warn!(
                         leases = leases.len(),
                         "the store does not answer, and leases are not renewed"
                     );
-                    third / 10
+                    false
                 }
             };
+            if !answered {
+                all_at = Instant::now() + third / 10;
+            } else if all {
+                all_at = Instant::now() + third;
+            }
         }
     }
 
-    pub async fn renew(&self, store: &dyn Store, leases: &[Lease]) -> Result<(), posthouse_core::Error> {
+    fn leases(&self) -> Vec<Lease> {
+        locked(&self.leases).values().map(|d| d.lease.clone()).collect()
+    }
+
+    /// Answers those that somebody has locked, and that are still held.
+    pub async fn renew(&self, store: &dyn Store, leases: &[Lease]) -> Result<Vec<Lease>, posthouse_core::Error> {
         if leases.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let asked = Instant::now();
         point("relay::before_renew").await;
         let answers = store.renew(leases, self.lease).await?;
         point("relay::after_renew").await;
         let held = locked(&self.leases);
+        let mut busy = Vec::new();
         for (lease, answer) in leases.iter().zip(answers) {
             let Some(deadline) = held.get(&(lease.seq, lease.token)) else {
                 continue;
@@ -125,10 +142,10 @@ impl Held {
                     deadline.said.notify_waiters();
                 }
                 // Somebody is just settling it; whether that is a handler of ours, its commit will tell.
-                Renewal::Locked => {}
+                Renewal::Locked => busy.push(lease.clone()),
             }
         }
-        Ok(())
+        Ok(busy)
     }
 }
 

@@ -32,6 +32,9 @@ use super::{
 
 /// How long a send that is given up may take to go.
 const GONE_WITHIN: Duration = Duration::from_millis(100);
+/// How often a lease is to be renewed before its send, and how long after each other, when somebody has it locked.
+const RENEWALS: u32 = 5;
+const BETWEEN_RENEWALS: Duration = Duration::from_millis(10);
 
 /// A message that was granted, and what it takes up until it is settled.
 pub(super) struct Work {
@@ -41,6 +44,8 @@ pub(super) struct Work {
     pub deliver_within: Option<Duration>,
     /// When the store was asked for it.
     pub asked: Instant,
+    /// Its lease stands for itself, and may be ended in a transaction that takes its time.
+    pub apart: bool,
     pub _share: Share,
     /// Its part of what its tenant may have. Without one it goes back.
     pub seat: Option<Seat>,
@@ -400,19 +405,36 @@ async fn may_begin(engine: &Engine, door: &Door, work: &Work) -> Result<(), Unse
     Ok(())
 }
 
-/// Never begins a send that its lease does not outlast.
+/// Never begins a send that its lease does not outlast; nor a handler that settles by itself, under a lease that stands with others, which would
+/// wait for its transaction: to renew it alone gives it a place of its own.
 async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent> {
-    let needed = route.target.rules().timeout + margin(engine.settings.lease);
-    if work.grip.remaining() < needed {
-        let leases = [work.grip.lease().clone()];
-        if let Err(error) = engine.held.renew(&*engine.store, &leases).await {
-            tracing::warn!(class = class::of_error(&error), %error, "a lease could not be renewed before its send");
-        }
+    let target = &route.target;
+    let needed = target.rules().timeout + margin(engine.settings.lease);
+    let alone = work.apart || matches!(target.destination.way, Way::Send(_));
+    if alone && work.grip.remaining() >= needed {
+        return Ok(());
     }
-    if work.grip.remaining() < needed {
+    let renewed = renew(engine, work).await;
+    if work.grip.remaining() < needed || !alone && !renewed {
         return Err(Unsent::Released);
     }
     Ok(())
+}
+
+/// Whether its lease was renewed. One that stands with others may be locked for a moment, for their sake.
+async fn renew(engine: &Engine, work: &Work) -> bool {
+    let leases = [work.grip.lease().clone()];
+    for _ in 0..RENEWALS {
+        match engine.held.renew(&*engine.store, &leases).await {
+            Ok(locked) if locked.is_empty() => return !work.grip.is_lost(),
+            Ok(_) => tokio::time::sleep(BETWEEN_RENEWALS).await,
+            Err(error) => {
+                tracing::warn!(class = class::of_error(&error), %error, "a lease could not be renewed before its send");
+                break;
+            }
+        }
+    }
+    false
 }
 
 /// One send, one outcome; none when the lease was lost meanwhile.

@@ -359,7 +359,7 @@ impl<'a> Rounds<'a> {
         }
         for (first, rest) in by_key(claimed) {
             let line = std::iter::once(first).chain(rest);
-            let mut line = line.filter_map(|claimed| work(self.engine, claimed, asked, reserved));
+            let mut line = line.filter_map(|claimed| work(self.engine, claimed, claim, asked, reserved));
             match line.next() {
                 Some(first) if first.seat.is_some() => {
                     let mut rest: VecDeque<_> = line.collect();
@@ -502,7 +502,7 @@ impl Engine {
             tenant: ask.tenant.clone(),
             not_tenants: ask.not_tenants.clone(),
             // A handler may settle in a transaction of its own.
-            apart: self.routes.any_handler(),
+            apart: !self.settler.bulk().pays() || self.routes.any_handler(),
             ..claim
         }
     }
@@ -532,7 +532,7 @@ async fn woken(engine: &Engine) -> bool {
 }
 
 /// None is left over: there are as many shares as the claim asked for.
-fn work(engine: &Engine, claimed: Claimed, asked: Instant, reserved: &mut Reserved) -> Option<Work> {
+fn work(engine: &Engine, claimed: Claimed, claim: &Claim, asked: Instant, reserved: &mut Reserved) -> Option<Work> {
     let Claimed {
         lease,
         delivery,
@@ -545,6 +545,7 @@ fn work(engine: &Engine, claimed: Claimed, asked: Instant, reserved: &mut Reserv
         delivery: Arc::new(delivery),
         deliver_within,
         asked,
+        apart: claim.apart,
     })
 }
 

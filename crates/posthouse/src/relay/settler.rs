@@ -1,7 +1,11 @@
 //! Settlements on their way to the store: gathered for a moment, so that one call ends many leases. Then what follows from their end.
 
-use posthouse_core::{AttemptOutcome, MessageId, Settlement, Store, Verdict, class, topic::shown};
-use std::{sync::Arc, time::Duration};
+use posthouse_core::{AttemptOutcome, Bulk, MessageId, Settlement, Store, Verdict, class, topic::shown};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
@@ -11,7 +15,7 @@ use tracing::{Instrument, Span};
 
 use super::{
     line::{self, Line, Next, Work},
-    measures,
+    locked, measures,
     points::point,
     target::Target,
 };
@@ -54,24 +58,39 @@ type Order = Box<(Settlement, End, Ending)>;
 
 /// Where lines hand in what became of their messages.
 #[derive(Clone)]
-pub(super) struct Settler(mpsc::UnboundedSender<Order>);
+pub(super) struct Settler {
+    orders: mpsc::UnboundedSender<Order>,
+    bulk: Arc<Mutex<Bulk>>,
+}
 
 impl Settler {
     /// Starts one. Its task ends when all handles are gone and everything is answered.
     pub fn start(store: Arc<dyn Store>, freed: Arc<watch::Sender<()>>) -> (Self, JoinHandle<()>) {
         // As many as are in flight, which is bounded.
         let (orders, received) = mpsc::unbounded_channel();
-        (Self(orders), tokio::spawn(work(store, freed, received)))
+        let bulk: Arc<Mutex<Bulk>> = Arc::default();
+        let settling = tokio::spawn(work(store, freed, received, bulk.clone()));
+        (Self { orders, bulk }, settling)
+    }
+
+    /// How settlements come in, of late.
+    pub fn bulk(&self) -> Bulk {
+        *locked(&self.bulk)
     }
 
     pub fn hand_in(&self, settlement: Settlement, ending: Ending) {
         let end = End::of(&settlement);
         // Without a settler the relay has ended, and what it held is left to run out.
-        let _ = self.0.send(Box::new((settlement, end, ending)));
+        let _ = self.orders.send(Box::new((settlement, end, ending)));
     }
 }
 
-async fn work(store: Arc<dyn Store>, freed: Arc<watch::Sender<()>>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn work(
+    store: Arc<dyn Store>,
+    freed: Arc<watch::Sender<()>>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    bulk: Arc<Mutex<Bulk>>,
+) {
     let most = if store.capabilities().parallel_callers {
         CALLS
     } else {
@@ -79,6 +98,9 @@ async fn work(store: Arc<dyn Store>, freed: Arc<watch::Sender<()>>, mut orders: 
     };
     let mut calls = JoinSet::new();
     while let Some(batch) = gather(&mut orders).await {
+        let plain = batch.iter().filter(|order| order.0.is_plain()).count();
+        let claims: HashSet<_> = batch.iter().map(|order| order.0.lease.token).collect();
+        locked(&bulk).ended(plain, claims.len());
         let (store, freed) = (store.clone(), freed.clone());
         calls.spawn(async move {
             finish(&*store, batch).await;

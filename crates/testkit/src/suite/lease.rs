@@ -1,7 +1,8 @@
 //! P3, P4, P5: only the holder of the lease finishes the message, and a stale write changes nothing at all.
 
 use posthouse_core::{
-    AttemptOutcome, AuditFilter, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State, Verdict,
+    AttemptOutcome, AuditFilter, Claim, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State,
+    Verdict,
 };
 use std::time::Duration;
 use uuid::Uuid;
@@ -309,6 +310,38 @@ pub async fn who_renews_one_lease_renews_no_other(fx: &dyn Fixture) {
     assert_refused(fx, delivered(&held[2]), "a settlement of what was not renewed").await;
     assert!(settle(&*store, delivered(&held[1])).await.is_settled());
     assert_eq!(posthouse_core::repair(&*store, 100).await.unwrap(), 2);
+}
+
+/// It stood with others, and stands alone since: it is found all the same.
+pub async fn a_lease_that_was_renewed_alone_runs_out_too(fx: &dyn Fixture) {
+    put_all(fx, vec![message("x"); 3]).await;
+    let store = fx.store().await;
+    let held = leases(&claim(&*store, "w1", 3).await);
+    assert_eq!(store.renew(&held[..1], 2 * LEASE).await.unwrap(), [Renewal::Renewed]);
+    fx.advance(LEASE + SECOND).await;
+    assert_eq!(posthouse_core::repair(&*store, 100).await.unwrap(), 2);
+    fx.advance(LEASE).await;
+    assert_eq!(store.expired(i64::MIN, 10).await.unwrap(), &held[..1]);
+    assert_eq!(posthouse_core::repair(&*store, 100).await.unwrap(), 1);
+}
+
+/// However the deadlines stand to the numbers: page after page, whoever looks comes to the last of them.
+pub async fn a_pass_over_what_ran_out_reaches_its_end(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let mut held = Vec::new();
+    for lease in [2 * LEASE, LEASE, 3 * LEASE] {
+        put_all(fx, vec![message("x"); 4]).await;
+        held = leases(&store.claim(&Claim::new("w1", 4, lease)).await.unwrap());
+    }
+    fx.advance(4 * LEASE).await;
+    let (mut after, mut found) = (i64::MIN, Vec::new());
+    loop {
+        let page = store.expired(after, 4).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = last.seq;
+        found.extend(page);
+    }
+    assert!(held.iter().all(|lease| found.contains(lease)), "{found:?}");
 }
 
 /// Delivered, failed, refused, given back and run out, out of one claim and partly in one call: each is what became of it alone.

@@ -138,6 +138,8 @@ macro_rules! __cases {
                 a_renewal_moves_the_deadline
                 renewals_are_answered_in_order
                 who_renews_one_lease_renews_no_other
+                a_lease_that_was_renewed_alone_runs_out_too
+                a_pass_over_what_ran_out_reaches_its_end
                 leases_of_one_claim_end_each_in_its_own_way
                 a_senseless_renewal_is_refused
                 expired_leases_are_paged_forward
