@@ -5,12 +5,13 @@
 //! RUNS has a line of JSON for each run, as `benches/peers/run` prints it, with the number of its round. Runs of one round stand beside
 //! each other, so that ratios are made within a round: the machine may be twice as fast an hour later.
 
+mod bars;
 mod median;
 
-use plotters::prelude::*;
 use serde::Deserialize;
 use std::{collections::BTreeMap, error::Error, fs, path::Path, process::ExitCode};
 
+use bars::Row;
 use median::median;
 
 /// One run.
@@ -155,64 +156,14 @@ impl Figure {
         text
     }
 
-    /// A bar for each, to its median, with a line from the smallest to the largest.
     fn plot(&self, all: &[Measured], to: &Path) -> Result<(), Box<dyn Error>> {
-        let most = all.iter().map(|one| one.range().1).fold(0.0, f64::max) * 1.05;
-        let root = SVGBackend::new(to, (760, 60 + 34 * all.len() as u32)).into_drawing_area();
-        root.fill(&WHITE)?;
-        // Both ends count.
-        let rows = (0..all.len() as i32 - 1).into_segmented();
-        let mut chart = ChartBuilder::on(&root)
-            .caption(self.title, ("sans-serif", 17))
-            .margin(10)
-            .x_label_area_size(32)
-            .y_label_area_size(150)
-            .build_cartesian_2d(0.0..most, rows)?;
-        let name = |row: &SegmentValue<i32>| match row {
-            SegmentValue::CenterOf(at) => usize::try_from(*at)
-                .ok()
-                .and_then(|at| all.get(all.len() - 1 - at.min(all.len() - 1)))
-                .map_or(String::new(), |one| one.peer.to_owned()),
-            _ => String::new(),
+        let row = |one: &Measured| Row {
+            name: one.peer.to_owned(),
+            median: one.median(),
+            range: one.range(),
+            stands_out: one.is_ours(),
         };
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .y_label_formatter(&name)
-            .y_labels(all.len() + 1)
-            .x_label_formatter(&|value| {
-                if most >= 1000.0 {
-                    format!("{value:.0}")
-                } else {
-                    format!("{value:.1}")
-                }
-            })
-            .max_light_lines(0)
-            .x_desc(self.unit)
-            .draw()?;
-        for (at, one) in all.iter().rev().enumerate() {
-            let row = i32::try_from(at)?;
-            let colour = if one.is_ours() {
-                RGBColor(38, 110, 72)
-            } else {
-                RGBColor(150, 158, 170)
-            };
-            let mut bar = Rectangle::new(
-                [
-                    (0.0, SegmentValue::Exact(row)),
-                    (one.median(), SegmentValue::Exact(row + 1)),
-                ],
-                colour.filled(),
-            );
-            bar.set_margin(6, 6, 0, 0);
-            let (least, most) = one.range();
-            let centre = SegmentValue::CenterOf(row);
-            let line = PathElement::new(vec![(least, centre.clone()), (most, centre)], BLACK.stroke_width(2));
-            chart.draw_series([bar])?;
-            chart.draw_series([line])?;
-        }
-        root.present()?;
-        Ok(())
+        bars::draw(self.title, self.unit, &all.iter().map(row).collect::<Vec<_>>(), to)
     }
 }
 

@@ -9,7 +9,27 @@ mod raw;
 mod report;
 mod sqlite;
 
+use postgres::Offer;
 use report::Report;
+
+/// What is offered while a snapshot is held.
+const OFFERS: [Offer; 3] = [
+    Offer {
+        words: "10k/s",
+        keys: 0,
+        tenants: 0,
+    },
+    Offer {
+        words: "10k/s of 1,000 keys",
+        keys: 1000,
+        tenants: 0,
+    },
+    Offer {
+        words: "10k/s of 100 tenants",
+        keys: 0,
+        tenants: 100,
+    },
+];
 
 #[tokio::main]
 async fn main() {
@@ -31,10 +51,19 @@ async fn main() {
         pg.claim_growth(&mut report).await;
     }
     if wants("B6") {
-        pg.held_snapshot(&mut report).await;
+        let held = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
+        let seconds = held("HELD_SECONDS").unwrap_or(60);
+        // With keys and tenants only where there is time.
+        let offers = if seconds > 60 { &OFFERS[..] } else { &OFFERS[..1] };
+        for offer in offers {
+            pg.held_snapshot(&mut report, seconds, *offer).await;
+        }
     }
     if wants("B7") {
         pg.keyed_drain(&mut report).await;
+    }
+    if wants("B8") {
+        pg.small_tenants(&mut report).await;
     }
     if wants("B9") {
         sqlite::drain(&mut report).await;
