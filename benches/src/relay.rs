@@ -1,6 +1,9 @@
 //! The relay as its users run it: processes of the real program on PostgreSQL, webhooks to a receiver in this process, and what both
 //! of them saw at the end. A scenario that breaks a promise says so and ends with an error; times are told, never judged.
 
+mod bare;
+mod median;
+
 use axum::{Router, body::Bytes, http::HeaderMap, http::StatusCode, routing::post};
 use posthouse::{AnyStore, Message};
 use std::{
@@ -12,6 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::time::sleep;
+
+use median::median;
 
 /// One arrival: which message, which grant, what it said of itself, when.
 struct Arrival {
@@ -392,13 +397,67 @@ async fn idle(count: usize) {
     println!("idle: {idle}; {count} single messages, commit to arrival over HTTP: p50 {p50:.1} ms, p99 {p99:.1} ms");
 }
 
+/// Arrivals a second, from the first to the last of those after `from`.
+fn arriving(world: &World, from: usize) -> f64 {
+    let seen = world.receiver.seen();
+    let (first, last) = (seen[from].at, seen[seen.len() - 1].at);
+    (seen.len() - from - 1) as f64 / last.duration_since(first).as_secs_f64()
+}
+
+/// Webhooks beside a client that only posts, to the same receiver and with as many requests at a time, by turns.
+async fn webhooks(count: usize) {
+    const ROUNDS: usize = 5;
+    for at_a_time in [16, 64] {
+        let mut world = World::new(&format!("webhooks_{at_a_time}")).await;
+        let rules = format!("concurrency = {at_a_time}");
+        world.configure("", &[("order.*", "/orders")], &rules);
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let numbers = (0..count).map(|n| Message::bytes("order.placed", "text/plain", n.to_string()));
+            world.enqueue(numbers.collect()).await;
+            let from = world.receiver.seen().len();
+            world.start_relay();
+            world.drained().await;
+            world.kill_relay(0);
+            assert_eq!(world.receiver.seen().len(), from + count, "not each of them once");
+            ours.push(arriving(&world, from));
+
+            let from = world.receiver.seen().len();
+            let url = format!("http://127.0.0.1:{}/orders", world.port);
+            let posting = tokio::task::spawn_blocking(move || bare::process(&url, count, at_a_time));
+            posting.await.expect("a client");
+            assert_eq!(world.receiver.seen().len(), from + count, "not each of them once");
+            bare.push(arriving(&world, from));
+        }
+        let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(ours, bare)| ours / bare).collect();
+        let (least, most) = ratios
+            .iter()
+            .fold((f64::INFINITY, 0.0_f64), |(low, high), ratio| (low.min(*ratio), high.max(*ratio)));
+        println!(
+            "webhooks: {count} messages, {at_a_time} requests at a time: relay {:.0}/s, a client that only posts {:.0}/s (medians of {ROUNDS}): {:.2} times ({least:.2} to {most:.2})",
+            median(&ours),
+            median(&bare),
+            median(&ratios)
+        );
+    }
+}
+
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, url, count, at_a_time] = &args[..]
+        && word == "bare"
+    {
+        let number = |text: &String| text.parse().expect("a number");
+        return bare::post(url.clone(), number(count), number(at_a_time)).await;
+    }
     let wants = |name: &str| args.is_empty() || args[0] == name;
     let count = |usual: usize| args.get(1).and_then(|n| n.parse().ok()).unwrap_or(usual);
     if wants("idle") {
         idle(count(200)).await;
+    }
+    if wants("webhooks") {
+        webhooks(count(20_000)).await;
     }
     if wants("hang") {
         hang(count(2000)).await;
