@@ -11,6 +11,12 @@ WITH m AS (
     RETURNING seq, octet_length(payload) AS bytes)
 INSERT INTO posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) SELECT 0, m.seq, m.seq, clock_timestamp(), m.bytes, 12 FROM m";
 
+pub const ONE: &str = "
+INSERT INTO posthouse.message (id, created_at, tenant, namespace, topic, content_type, payload, digest)
+VALUES ($1, clock_timestamp(), '', 'default', 'bench', 'application/json', $2, $3) RETURNING seq";
+
+pub const ONE_READY: &str = "INSERT INTO posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) VALUES (0, $1, $1, clock_timestamp(), 200, 12)";
+
 pub const CLAIM: &str = "
 WITH d AS (
     DELETE FROM posthouse.ready r WHERE r.ctid = ANY (ARRAY(SELECT q.ctid FROM posthouse.ready q ORDER BY q.lane, q.pos LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING r.*),

@@ -430,9 +430,9 @@ async fn webhooks(count: usize) {
             bare.push(arriving(&world, from));
         }
         let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(ours, bare)| ours / bare).collect();
-        let (least, most) = ratios
-            .iter()
-            .fold((f64::INFINITY, 0.0_f64), |(low, high), ratio| (low.min(*ratio), high.max(*ratio)));
+        let (least, most) = ratios.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), ratio| {
+            (low.min(*ratio), high.max(*ratio))
+        });
         println!(
             "webhooks: {count} messages, {at_a_time} requests at a time: relay {:.0}/s, a client that only posts {:.0}/s (medians of {ROUNDS}): {:.2} times ({least:.2} to {most:.2})",
             median(&ours),

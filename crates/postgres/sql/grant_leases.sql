@@ -35,12 +35,15 @@ DECLARE
     truncated boolean := false;
     -- Free ones may be behind what was put out of the way, or too large.
     hidden boolean := false;
-    keyless boolean := false;
+    any_due boolean := true;
+    any_parked boolean := true;
+    any_keys boolean := true;
+    keyless boolean;
     -- Leases may stand together.
     lots boolean := false;
     ranges record;
     own bigint[];
-    unparked tid[];
+    unparked tid[] := '{}';
     parked_ones boolean := false;
     left_halves CONSTANT bigint[] := CASE WHEN p_tenant IS NOT NULL OR p_not_tenants = '{}' THEN '{}' ELSE ARRAY(SELECT DISTINCT tenant_half(n) FROM unnest(p_not_tenants) n) END;
 BEGIN
@@ -53,8 +56,17 @@ BEGIN
     IF p_tenant IS NOT NULL THEN
         own := tenant_lanes(p_namespaces, p_tenant);
     END IF;
-    PERFORM promote(t, p_batch, own, ranges.los, ranges.his);
-    unparked := unpark(p_batch, p_not_topics, own, ranges.los, ranges.his, left_halves);
+    -- Mostly nothing waits for its time, was parked, or has a key. One look at all of it costs less than to ask those who would deal with it.
+    -- The orders name the index: another one would do, and hold much else.
+    IF p_tenant IS NULL AND p_namespaces IS NULL THEN
+        SELECT EXISTS (SELECT FROM sched s WHERE least(s.due_at, s.deliver_by) <= t) OR EXISTS (SELECT FROM keyed k WHERE k.wait = 1 AND least(k.due_at, k.deliver_by) <= t),
+               EXISTS (SELECT FROM parked p ORDER BY p.lane, p.topic, p.seq LIMIT 1) OR EXISTS (SELECT FROM keyed k WHERE k.wait = 3 ORDER BY k.lane, k.topic, k.seq LIMIT 1),
+               EXISTS (SELECT FROM keyed k WHERE k.wait = 0 ORDER BY k.lane, k.key_hash, k.key LIMIT 1)
+        INTO any_due, any_parked, any_keys;
+    END IF;
+    IF any_due THEN PERFORM promote(t, p_batch, own, ranges.los, ranges.his); END IF;
+    IF any_parked THEN unparked := unpark(p_batch, p_not_topics, own, ranges.los, ranges.his, left_halves); END IF;
+    keyless := NOT (any_due OR any_parked OR any_keys);
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
     -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
@@ -62,6 +74,7 @@ BEGIN
         EXIT WHEN left_rows = 0;
         IF left_bytes <= 0 THEN hidden := true; EXIT; END IF;
         EXIT WHEN round = 7 AND keyless;
+        CONTINUE WHEN round = 1 AND keyless;
         IF round IN (1, 7, 8) THEN
             SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
             FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1, left_halves) k;

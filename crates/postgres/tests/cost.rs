@@ -119,6 +119,33 @@ async fn what_was_planned_on_an_empty_store_stays_cheap() {
     }
 }
 
+/// What waits for its time, with a key or without, is in nobody's way, also for a session that planned while there was none of it.
+#[tokio::test]
+async fn a_claim_does_not_walk_over_what_waits() {
+    let fx = PostgresFixture::new().await;
+    for table in ["ready", "keyed", "sched", "parked"] {
+        fx.run(&format!("ALTER TABLE posthouse.{table} SET (autovacuum_enabled = off)"))
+            .await;
+        fx.run(&format!("VACUUM ANALYZE posthouse.{table}")).await;
+    }
+    let claim = async || {
+        fx.run("SELECT posthouse.enqueue('t', '1')").await;
+        rows_read(&fx, "SELECT count(*) FROM posthouse.claim_outbox_batch(1, 'w', 30)").await
+    };
+    // A plan is kept after some calls.
+    for _ in 0..8 {
+        claim().await;
+    }
+    fx.run(
+        "SELECT posthouse.enqueue_batch((SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', 1, 'delay', '1 hour',
+             'order_key', CASE WHEN n % 2 = 0 THEN 'k' || n END)) FROM generate_series(1, 10000) n))",
+    )
+    .await;
+    let read = claim().await;
+    assert!(read < 100, "{read} rows");
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.leased").await, "9");
+}
+
 /// Old messages that must stay do not make each round of retention walk all of them; and the rounds come to an end.
 #[tokio::test]
 async fn retention_goes_on_where_it_stopped() {

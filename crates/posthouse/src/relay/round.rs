@@ -502,7 +502,7 @@ impl Engine {
             tenant: ask.tenant.clone(),
             not_tenants: ask.not_tenants.clone(),
             // A handler may settle in a transaction of its own.
-            apart: !self.settler.bulk().pays() || self.routes.any_handler(),
+            apart: !self.settler.bulk().stands_together() || self.routes.any_handler(),
             ..claim
         }
     }

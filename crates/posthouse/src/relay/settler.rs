@@ -22,7 +22,7 @@ use super::{
 
 /// The most that one call settles.
 const MOST: usize = 1000;
-/// How long the first waits for others.
+/// How long the first waits for others, where they come in numbers.
 const MOMENT: Duration = Duration::from_millis(2);
 /// The most calls at a time, where the store can do several: while one waits for the disk, another is at work.
 const CALLS: usize = 2;
@@ -97,10 +97,14 @@ async fn work(
         1
     };
     let mut calls = JoinSet::new();
-    while let Some(batch) = gather(&mut orders).await {
+    loop {
+        let waits = locked(&bulk).waits();
+        let Some(batch) = gather(&mut orders, waits).await else {
+            break;
+        };
         let plain = batch.iter().filter(|order| order.0.is_plain()).count();
         let claims: HashSet<_> = batch.iter().map(|order| order.0.lease.token).collect();
-        locked(&bulk).ended(plain, claims.len());
+        locked(&bulk).ended(batch.len(), plain, claims.len());
         let (store, freed) = (store.clone(), freed.clone());
         calls.spawn(async move {
             finish(&*store, batch).await;
@@ -114,8 +118,15 @@ async fn work(
     while calls.join_next().await.is_some() {}
 }
 
-async fn gather(orders: &mut mpsc::UnboundedReceiver<Order>) -> Option<Vec<Order>> {
-    let mut batch = vec![orders.recv().await?];
+async fn gather(orders: &mut mpsc::UnboundedReceiver<Order>, waits: bool) -> Option<Vec<Order>> {
+    let mut batch = Vec::new();
+    // All that are there already.
+    if orders.recv_many(&mut batch, MOST).await == 0 {
+        return None;
+    }
+    if !waits {
+        return Some(batch);
+    }
     let moment = tokio::time::sleep(MOMENT);
     tokio::pin!(moment);
     while batch.len() < MOST {
