@@ -9,8 +9,8 @@ use std::time::Duration;
 const MOMENT: Duration = Duration::from_millis(100);
 /// What a send is taken to last, in seconds, before anything is known.
 const NEW: f64 = 0.005;
-/// What a send of a fast one lasts.
-const FAST: f64 = NEW / 2.0;
+/// Sends after which that is known.
+const KNOWN: u32 = 16;
 /// What a send lasts, as it were, of one that is not well.
 const FAILED: f64 = 1.0;
 /// Failures in a row that tell so: a few among many that arrive are in the nature of destinations.
@@ -23,6 +23,8 @@ pub struct Pace {
     average: f64,
     /// Failures since one went well.
     failures: u32,
+    /// Sends that went well.
+    sends: u32,
 }
 
 impl Default for Pace {
@@ -30,6 +32,7 @@ impl Default for Pace {
         Self {
             average: NEW,
             failures: 0,
+            sends: 0,
         }
     }
 }
@@ -39,6 +42,7 @@ impl Pace {
     pub fn sent(&mut self, took: Duration) {
         self.average += (took.as_secs_f64() - self.average) / 16.0;
         self.failures = 0;
+        self.sends = self.sends.saturating_add(1);
     }
 
     /// A send failed: one that is not well is no fast one, however soon it says so.
@@ -49,9 +53,10 @@ impl Pace {
         }
     }
 
-    /// Whether it is known to be so fast that it is soon done with whatever waits, when no send has ended for so long.
-    pub fn is_fast(&self, silent: Duration) -> bool {
-        self.average < FAST && silent <= MOMENT
+    /// Whether it is known to be so fast that so many are gone in a moment, when no send has ended for so long. What counts is how many
+    /// it takes, not how long each lasts.
+    pub fn is_done_soon(&self, with: u32, concurrency: u32, silent: Duration) -> bool {
+        self.sends >= KNOWN && silent <= MOMENT && self.places(concurrency, silent) >= with
     }
 
     /// How many may be there, sent or waiting, when so many are sent at a time, and none of those that are has ended for so long.
@@ -134,8 +139,18 @@ mod tests {
     fn who_is_silent_is_not_fast() {
         let pace = after(millis(1));
         assert_eq!([pace.places(16, millis(100)), pace.places(16, millis(101))], [1600, 32]);
-        assert_eq!([pace.is_fast(millis(100)), pace.is_fast(millis(101))], [true, false]);
-        assert!(!Pace::default().is_fast(millis(0)), "nothing is known yet");
+        let soon = |silent| pace.is_done_soon(1000, 16, silent);
+        assert_eq!([soon(millis(100)), soon(millis(101))], [true, false]);
+    }
+
+    #[test]
+    fn many_at_a_time_are_as_fast_as_short_ones() {
+        let soon = |took, concurrency| after(millis(took)).is_done_soon(1000, concurrency, millis(0));
+        assert_eq!(
+            [soon(1, 16), soon(2, 16), soon(6, 64), soon(7, 64)],
+            [true, false, true, false]
+        );
+        assert!(!Pace::default().is_done_soon(0, 16, millis(0)), "nothing is known yet");
     }
 
     #[test]

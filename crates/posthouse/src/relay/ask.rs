@@ -49,9 +49,10 @@ pub(super) struct Asks {
     pub limited: bool,
 }
 
-/// What to ask for, at most so many at once.
+/// What to ask for, at most so many at once. `elsewhere` says that topics may lead to other destinations than these.
 pub(super) fn asks(
     routes: &[Arc<Route>],
+    elsewhere: bool,
     paused: &BTreeSet<String>,
     unrouted: &BTreeSet<String>,
     tenants: &[Limited],
@@ -82,9 +83,11 @@ pub(super) fn asks(
         }
     }
     let limited = wide.routes > 0 || !tenants.is_empty();
+    // Where nothing has room there is nobody to claim for, and what is left by a claim must be put out of its way.
+    let closed = wide.routes == routes.len() && !routes.is_empty() && !elsewhere;
     let small = (!narrow.is_empty()).then_some((most, small, narrow));
-    let wide = (batch, wide, Vec::new());
-    let shapes = small.into_iter().chain([wide]);
+    let wide = (!closed).then_some((batch, wide, Vec::new()));
+    let shapes = small.into_iter().chain(wide);
     let not_tenants: Vec<_> = tenants.iter().map(|limited| limited.tenant.clone()).collect();
     let mut asks = Vec::new();
     for (most, leave, narrow) in shapes {
@@ -150,7 +153,14 @@ mod tests {
 
     fn told(routes: &Routes, paused: &[&str]) -> (Vec<(u32, Vec<String>)>, bool) {
         let paused = paused.iter().map(|p| (*p).to_owned()).collect();
-        let asks = asks(&routes.all(), &paused, &BTreeSet::from(["x".to_owned()]), &[], 50);
+        let asks = asks(
+            &routes.all(),
+            false,
+            &paused,
+            &BTreeSet::from(["x".to_owned()]),
+            &[],
+            50,
+        );
         let mut told: Vec<_> = asks.asks.into_iter().map(|ask| (ask.most, ask.not_topics)).collect();
         told.iter_mut().for_each(|(_, topics)| topics.sort());
         (told, asks.limited)
@@ -178,8 +188,30 @@ mod tests {
         places.pop();
         let both = vec![(2, left(&["x"])), (50, left(&["a", "x"]))];
         assert_eq!(told(&routes, &[]), (both, true));
-        asks(&routes.all(), &BTreeSet::new(), &BTreeSet::new(), &[], 50).asks[0].found_all();
+        asks(&routes.all(), false, &BTreeSet::new(), &BTreeSet::new(), &[], 50).asks[0].found_all();
         assert_eq!(told(&routes, &[]), (vec![(50, left(&["x"]))], false));
+    }
+
+    /// It would find nothing, and put all that waits out of its way.
+    #[tokio::test(start_paused = true)]
+    async fn where_nothing_has_room_there_is_no_claim() {
+        let routes = routes(4);
+        let (a, b) = (routes.find("a").unwrap(), routes.find("b").unwrap());
+        let mut full: Vec<_> = (0..8).map(|_| a.enter("a").unwrap()).collect();
+        let _full = (0..8).map(|_| b.enter("b").unwrap()).collect::<Vec<_>>();
+        assert_eq!(told(&routes, &[]), (vec![], true));
+        let none = BTreeSet::new();
+        assert_eq!(
+            asks(&routes.all(), true, &none, &none, &[], 50).asks.len(),
+            1,
+            "for others"
+        );
+        assert_eq!(asks(&[], false, &none, &none, &[], 50).asks.len(), 1, "without any");
+        // In measure, for the one that has room again.
+        assert!(a.enter("a").is_none());
+        full.truncate(6);
+        assert_eq!(told(&routes, &[]), (vec![(2, left(&["b", "x"]))], true));
+        assert_eq!(told(&routes, &["a"]), (vec![], true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -198,7 +230,7 @@ mod tests {
         };
         let tenants = [limited("full", 0, false), limited("slow", 3, true)];
         let none = BTreeSet::new();
-        let Asks { asks, limited, .. } = asks(&routes(4).all(), &none, &none, &tenants, 50);
+        let Asks { asks, limited, .. } = asks(&routes(4).all(), false, &none, &none, &tenants, 50);
         let told: Vec<_> = asks
             .iter()
             .map(|ask| (ask.most, ask.tenant.as_deref(), ask.not_tenants.len()))

@@ -90,6 +90,11 @@ impl Explicit {
         locked(&self.0).made.values().map(|made| made.route.clone()).collect()
     }
 
+    /// Whether topics may name destinations at all.
+    pub fn is_any(&self) -> bool {
+        !locked(&self.0).makers.is_empty()
+    }
+
     pub fn prefixes(&self) -> Vec<String> {
         locked(&self.0)
             .makers

@@ -189,6 +189,10 @@ impl<'a> Rounds<'a> {
             most: mut in_all,
             limited,
         } = engine.asks();
+        if asks.is_empty() {
+            self.waits = 0;
+            return Ok(Rest::UntilFree);
+        }
         if asks.iter().any(Ask::minds_tenants) {
             // Where there is not room for all, they take turns.
             let turn = self.turn % asks.len();
@@ -475,7 +479,15 @@ impl Engine {
     fn asks(&self) -> Asks {
         let paused = locked(&self.paused).clone();
         let (routes, tenants) = (self.routes.all(), self.tenants.limited());
-        asks(&routes, &paused, &self.unrouted(), &tenants, self.settings.batch)
+        let elsewhere = self.routes.explicit.is_any();
+        asks(
+            &routes,
+            elsewhere,
+            &paused,
+            &self.unrouted(),
+            &tenants,
+            self.settings.batch,
+        )
     }
 
     /// Asks the store.

@@ -96,8 +96,9 @@ impl Target {
             .as_ref()
             .is_none_or(|circuit| circuit.allows(now).is_none());
         // So fast that its whole share is gone in a moment: one that sends little at a time would hold up the others.
-        let fast = closed && gate.meter.is_none() && gate.pace.is_fast(gate.silent(now));
-        let fast = fast && gate.most(self, now) >= self.share;
+        let sends = self.rules().concurrency;
+        let soon = gate.pace.is_done_soon(self.share, sends, gate.silent(now));
+        let fast = closed && gate.meter.is_none() && soon;
         (fast && gate.here > 0).then(|| gate.room(self, now))
     }
 
