@@ -98,7 +98,9 @@ async fn load(messages: usize, keys: usize, tenants: usize, bytes: usize) -> Res
     }
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
     tokio::spawn(connection);
-    Ok(client.batch_execute("VACUUM ANALYZE; CHECKPOINT").await?)
+    // One after the other: a vacuum takes part in no transaction.
+    client.batch_execute("VACUUM ANALYZE").await?;
+    Ok(client.batch_execute("CHECKPOINT").await?)
 }
 
 async fn drain(wanted: usize, relays: usize) -> Result<Drained> {
@@ -279,7 +281,8 @@ async fn main() -> ExitCode {
     match run(&words).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("growth: {error}");
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            eprintln!("growth: {error}{cause}");
             ExitCode::FAILURE
         }
     }
