@@ -198,3 +198,51 @@ async fn an_accident_strands_nobody() {
     let counted: u32 = all(&store).await.iter().map(|message| message.attempts).sum();
     assert_eq!(counted, 3, "one of them had two attempts");
 }
+
+/// Each begins when the one before it is settled, and a settlement that is alone waits for no other.
+#[tokio::test(start_paused = true)]
+async fn messages_of_one_key_follow_each_other_at_once() {
+    let (store, arrived) = (store(), Arc::new(Mutex::new(Vec::new())));
+    put(&store, (0..100).map(|n| numbered(n).order_key("one"))).await;
+    let into = arrived.clone();
+    let note = move |_: Delivery| {
+        into.lock().unwrap().push(Instant::now());
+        async {}
+    };
+    let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("*", local_delivery(note)));
+    until_all(&store, State::Done).await;
+    relay.stop().await;
+    let arrived = arrived.lock().unwrap();
+    // The first run is found by the claim of a relay that has just started, the rest by those that follow.
+    let waits = arrived.windows(2).filter(|pair| pair[1] > pair[0]).count();
+    assert!(arrived.len() == 100 && waits < 10, "{waits} of them waited");
+}
+
+/// Remembers what claims left.
+#[derive(Clone, Default)]
+struct Left(Arc<Mutex<Vec<Vec<String>>>>);
+
+#[async_trait]
+impl Hook for Left {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        if let Call::Look(claim) = &call {
+            self.0.lock().unwrap().push(claim.not_topics.clone());
+        }
+        call.to(store).await
+    }
+}
+
+/// A claim of everything else finds nothing, and has to put all that waits out of its way. When there is room again, it goes on at once.
+#[tokio::test(start_paused = true)]
+async fn for_a_full_destination_alone_nothing_is_claimed() {
+    let (store, hook) = (store(), Left::default());
+    put(&store, (0..200).map(numbered)).await;
+    let wrapped = Arc::new(Wrapped::new(Arc::new(store.clone()), hook.clone()));
+    let slow = Destination::new("shop", local_delivery(|_| sleep(SECOND))).concurrency(4);
+    let (relay, begun) = (Running::start(Relay::builder(wrapped).route("*", slow)), Instant::now());
+    until_all(&store, State::Done).await;
+    assert!(begun.elapsed() < 55 * SECOND, "it took {:?}", begun.elapsed());
+    relay.stop().await;
+    let left = hook.0.lock().unwrap();
+    assert!(left.iter().all(Vec::is_empty), "{left:?}");
+}

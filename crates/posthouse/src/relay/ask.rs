@@ -60,6 +60,7 @@ pub(super) fn asks(
 ) -> Asks {
     let (mut wide, mut small) = (Leave::new(unrouted), Leave::new(unrouted));
     let (mut narrow, mut most, mut in_all) = (Vec::new(), batch, u32::MAX);
+    let mut busy = false;
     for route in routes {
         if let Some(room) = route.target.fast_room()
             && !paused.contains(&route.target.name)
@@ -70,9 +71,11 @@ pub(super) fn asks(
         }
         let room = route.target.room();
         if paused.contains(&route.target.name) || room == 0 {
+            busy |= !paused.contains(&route.target.name) && route.target.is_well();
             wide.leave(route);
             small.leave(route);
         } else if route.is_narrow() {
+            busy = true;
             wide.leave(route);
             if room < route.target.worthwhile() {
                 small.leave(route);
@@ -83,8 +86,9 @@ pub(super) fn asks(
         }
     }
     let limited = wide.routes > 0 || !tenants.is_empty();
-    // Where nothing has room there is nobody to claim for, and what is left by a claim must be put out of its way.
-    let closed = wide.routes == routes.len() && !routes.is_empty() && !elsewhere;
+    // Where nothing has room there is nobody to claim for, and whatever is left by a claim must be put out of its way, soon to be brought
+    // back for those that are only busy.
+    let closed = busy && wide.routes == routes.len() && !elsewhere;
     let small = (!narrow.is_empty()).then_some((most, small, narrow));
     let wide = (!closed).then_some((batch, wide, Vec::new()));
     let shapes = small.into_iter().chain(wide);
@@ -206,7 +210,7 @@ mod tests {
             1,
             "for others"
         );
-        assert_eq!(asks(&[], false, &none, &none, &[], 50).asks.len(), 1, "without any");
+        assert_eq!(told(&routes, &["a", "b"]).0.len(), 1, "who is paused is not busy");
         // In measure, for the one that has room again.
         assert!(a.enter("a").is_none());
         full.truncate(6);

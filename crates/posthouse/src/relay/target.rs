@@ -91,15 +91,16 @@ impl Target {
     /// How many more may come, if it is fast and in use: when it is full it is worth while to wait for it, and not to leave it.
     pub fn fast_room(&self) -> Option<u32> {
         let (gate, now) = (self.gate(), self.now());
-        let closed = gate
-            .circuit
-            .as_ref()
-            .is_none_or(|circuit| circuit.allows(now).is_none());
         // So fast that its whole share is gone in a moment: one that sends little at a time would hold up the others.
         let sends = self.rules().concurrency;
         let soon = gate.pace.is_done_soon(self.share, sends, gate.silent(now));
-        let fast = closed && gate.meter.is_none() && soon;
+        let fast = gate.is_well(now) && gate.meter.is_none() && soon;
         (fast && gate.here > 0).then(|| gate.room(self, now))
+    }
+
+    /// Nothing is held against it: if it has no room, it is busy.
+    pub fn is_well(&self) -> bool {
+        self.gate().is_well(self.now())
     }
 
     /// From how much room on it is worth a claim of its own: a claim for each single message would cost more than it brings.
@@ -180,6 +181,11 @@ impl Gate {
             let places = self.pace.places(sends, self.silent(now));
             places.min(target.share.max(pace::least(sends)))
         })
+    }
+
+    fn is_well(&self, now: Duration) -> bool {
+        let allowed = self.circuit.as_ref().and_then(|circuit| circuit.allows(now));
+        allowed.is_none()
     }
 
     /// For how long none of the sends has ended.

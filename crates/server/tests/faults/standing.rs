@@ -57,7 +57,15 @@ fn stopped_claiming(on: On) {
     let world = World::new(on);
     world.receiver.does(|_| Then::Wait);
     let ids = unkeyed(&world, 4);
-    let mut relay = world.relay(&patient("first").stands("before_claim", 4, &file(&world)));
+    // For another destination it claims also when the first is full.
+    let other = Told {
+        routes: format!(
+            "[[route]]\ntopic = \"other.*\"\nname = \"other\"\nto = \"{}\"\nallow_private = true\n",
+            world.to()
+        ),
+        ..patient("first")
+    };
+    let mut relay = world.relay(&other.stands("before_claim", 4, &file(&world)));
     stands(&world);
     // One or two: of those that had come before it was known to be slow, one may be the one that is sent.
     wait("one is sent, and others wait behind it", || {
