@@ -56,7 +56,13 @@ impl Pace {
     /// Whether it is known to be so fast that so many are gone in a moment, when no send has ended for so long. What counts is how many
     /// it takes, not how long each lasts.
     pub fn is_done_soon(&self, with: u32, concurrency: u32, silent: Duration) -> bool {
-        self.sends >= KNOWN && silent <= MOMENT && self.places(concurrency, silent) >= with
+        self.sends >= KNOWN && silent <= MOMENT && self.in_a_moment(concurrency) >= with.max(1)
+    }
+
+    /// How many are sent in a moment, so many at a time. What is too large for a number becomes the largest there is.
+    fn in_a_moment(&self, concurrency: u32) -> u32 {
+        let sends = MOMENT.as_secs_f64() / self.average.max(1e-6);
+        (f64::from(concurrency) * sends).round() as u32
     }
 
     /// How many may be there, sent or waiting, when so many are sent at a time, and none of those that are has ended for so long.
@@ -64,10 +70,7 @@ impl Pace {
         if silent > MOMENT {
             return least(concurrency);
         }
-        let sends = MOMENT.as_secs_f64() / self.average.max(1e-6);
-        // What is too large for a number becomes the largest there is.
-        let places = (f64::from(concurrency) * sends).round() as u32;
-        places.max(least(concurrency))
+        self.in_a_moment(concurrency).max(least(concurrency))
     }
 }
 
@@ -151,6 +154,13 @@ mod tests {
             [true, false, true, false]
         );
         assert!(!Pace::default().is_done_soon(0, 16, millis(0)), "nothing is known yet");
+    }
+
+    /// It has as many places as are sent at a time, and as many again, however slow it is.
+    #[test]
+    fn a_slow_one_with_few_places_is_not_done_soon() {
+        assert!(!after(millis(300)).is_done_soon(32, 16, millis(0)));
+        assert!(!after(millis(5000)).is_done_soon(0, 16, millis(0)));
     }
 
     #[test]

@@ -79,7 +79,7 @@ BEGIN
         RAISE 'destination: must not be NULL' USING ERRCODE = 'P7006';
     END IF;
     SELECT m.seq INTO number FROM message m WHERE m.id = complete_outbox_attempt.id;
-    PERFORM open_lots(ARRAY[number], ARRAY[lease_token]);
+    PERFORM open_lots(ARRAY[number], ARRAY[lease_token], false);
     -- Not locked here: `settle` locks it with the rest of its run, in the order that everybody keeps. What is read of it does not
     -- change under one token.
     SELECT l.* INTO own FROM leased l WHERE l.seq = number AND l.token = lease_token;

@@ -93,7 +93,7 @@ DECLARE
     n CONSTANT int := cardinality(p_seq);
     e record;
 BEGIN
-    PERFORM open_lots(p_seq, p_token);
+    PERFORM open_lots(p_seq, p_token, true);
     SELECT array_agg(coalesce(d.next, 2)::bigint ORDER BY i.o) AS nexts, array_agg(d.reason::bigint ORDER BY i.o) AS reasons, array_agg(l.max_attempts::bigint ORDER BY i.o) AS budgets
     INTO e FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o)
     LEFT JOIN LATERAL (SELECT l.* FROM leased l WHERE l.seq = i.seq AND l.token = i.token OFFSET 0) l ON true

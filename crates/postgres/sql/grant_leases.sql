@@ -57,11 +57,11 @@ BEGIN
         own := tenant_lanes(p_namespaces, p_tenant);
     END IF;
     -- Mostly nothing waits for its time, was parked, or has a key. One look at all of it costs less than to ask those who would deal with it.
-    -- The orders name the index: another one would do, and hold much else.
+    -- An order names the index: another one would do, and hold much else. Of EXISTS the planner would drop it.
     IF p_tenant IS NULL AND p_namespaces IS NULL THEN
         SELECT EXISTS (SELECT FROM sched s WHERE least(s.due_at, s.deliver_by) <= t) OR EXISTS (SELECT FROM keyed k WHERE k.wait = 1 AND least(k.due_at, k.deliver_by) <= t),
-               EXISTS (SELECT FROM parked p ORDER BY p.lane, p.topic, p.seq LIMIT 1) OR EXISTS (SELECT FROM keyed k WHERE k.wait = 3 ORDER BY k.lane, k.topic, k.seq LIMIT 1),
-               EXISTS (SELECT FROM keyed k WHERE k.wait = 0 ORDER BY k.lane, k.key_hash, k.key LIMIT 1)
+               (SELECT true FROM parked p ORDER BY p.lane, p.topic, p.seq LIMIT 1) IS NOT NULL OR (SELECT true FROM keyed k WHERE k.wait = 3 ORDER BY k.lane, k.topic, k.seq LIMIT 1) IS NOT NULL,
+               (SELECT true FROM keyed k WHERE k.wait = 0 ORDER BY k.lane, k.key_hash, k.key LIMIT 1) IS NOT NULL
         INTO any_due, any_parked, any_keys;
     END IF;
     IF any_due THEN PERFORM promote(t, p_batch, own, ranges.los, ranges.his); END IF;

@@ -1,18 +1,20 @@
 -- Leases that stand together in one record (lot), and how one of them gets a record of its own. Lots are locked before records of `leased`,
 -- and by token, so that nobody waits in a circle.
 
--- Gives these leases, as far as they stand in lots, records of their own.
-CREATE OR REPLACE FUNCTION posthouse.open_lots(p_seq bigint[], p_token uuid[]) RETURNS void
+-- Gives these leases, as far as they stand in lots, records of their own. What ran out is somebody else's to take back, who may have it
+-- locked for as long as he likes: only whoever takes it back himself (p_over) waits for that.
+CREATE OR REPLACE FUNCTION posthouse.open_lots(p_seq bigint[], p_token uuid[], p_over boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
+    t CONSTANT timestamptz := clock();
     g record;
 BEGIN
     IF NOT EXISTS (SELECT FROM lot l WHERE l.token = ANY (p_token)) THEN RETURN; END IF;
     FOR g IN
         SELECT x.given, l.c, l.seqs FROM (SELECT i.token, ranges(array_agg(i.seq)) AS given FROM unnest(p_seq, p_token) i(seq, token) GROUP BY 1 ORDER BY 1) x
-        CROSS JOIN LATERAL (SELECT l.ctid AS c, l.seqs FROM lot l WHERE l.token = x.token AND l.seqs && x.given ORDER BY l.n FOR UPDATE) l
+        CROSS JOIN LATERAL (SELECT l.ctid AS c, l.seqs FROM lot l WHERE l.token = x.token AND l.seqs && x.given AND (p_over OR l.until > t) ORDER BY l.n FOR UPDATE) l
     LOOP
         PERFORM open_lot(g.c, g.seqs * g.given);
     END LOOP;
@@ -61,7 +63,7 @@ DECLARE
     won bigint := 0;
     more bigint;
 BEGIN
-    FOR g IN SELECT l.ctid AS c, l.* FROM lot l WHERE l.token = p_token ORDER BY l.n FOR UPDATE LOOP
+    FOR g IN SELECT l.ctid AS c, l.* FROM lot l WHERE l.token = p_token AND l.until > p_now ORDER BY l.n FOR UPDATE LOOP
         -- The deadline is judged after the lock.
         CONTINUE WHEN g.until <= clock();
         IF given IS NULL THEN

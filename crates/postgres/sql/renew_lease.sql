@@ -43,7 +43,7 @@ BEGIN
         RAISE 'lease_seconds: must be between 0.001 and 86400' USING ERRCODE = 'P7006';
     END IF;
     SELECT m.seq INTO own FROM message m WHERE m.id = renew_lease.id;
-    PERFORM open_lots(ARRAY[own], ARRAY[lease_token]);
+    PERFORM open_lots(ARRAY[own], ARRAY[lease_token], false);
     answer := (renew(ARRAY[own], ARRAY[lease_token], (lease_seconds * 1000)::bigint))[1];
     IF answer = 'lost' THEN
         RAISE 'the lease on message % is lost', renew_lease.id USING ERRCODE = 'P7002';

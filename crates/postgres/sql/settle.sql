@@ -20,7 +20,7 @@ DECLARE
     ours boolean[];
     lanes bigint[]; hashes bigint[]; keys text[]; tokens uuid[]; places bigint[];
 BEGIN
-    PERFORM open_lots(p_seq, p_token);
+    PERFORM open_lots(p_seq, p_token, 6 = ANY (p_outcome));
     IF p_next = array_fill(1::bigint, ARRAY[n]) THEN
         WITH d AS (
             DELETE FROM leased l USING unnest(p_seq, p_token, p_outcome, p_code, p_receipt) WITH ORDINALITY i(seq, token, outcome, code, receipt, o)

@@ -530,6 +530,42 @@ async fn a_retry_and_a_settlement_of_its_run_do_not_deadlock() {
     others_driver.abort();
 }
 
+/// What ran out is taken back in somebody's transaction, which lasts. Whoever had it, and comes back with that and with what it still holds,
+/// is answered at once.
+#[tokio::test]
+async fn a_settlement_does_not_wait_for_who_takes_leases_back() {
+    let fx = PostgresFixture::together().await;
+    let (store, mut held) = (fx.store().await, Vec::new());
+    for lease in [LEASE, 4 * LEASE] {
+        fx.run("SELECT posthouse.enqueue_batch((SELECT jsonb_agg(jsonb_build_object('topic', 't', 'payload', 1)) FROM generate_series(1, 20)))").await;
+        held.extend(store.claim(&Claim::new("w", 20, lease)).await.unwrap());
+    }
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.lot").await, "2");
+    fx.advance(2 * LEASE).await;
+    let (other, driver) = session().await;
+    let take_back = format!("BEGIN; SELECT {}.repair_expired_leases(100)", fx.schema);
+    other.batch_execute(&take_back).await.unwrap();
+    let ends = [None, Some("a receipt".to_owned())];
+    for (at, receipt) in ends.into_iter().enumerate() {
+        let chosen = held.iter().skip(at).step_by(2);
+        let batch: Vec<_> = chosen
+            .map(|c| Settlement::delivered(&c.lease, receipt.as_deref()))
+            .collect();
+        let verdicts = tokio::time::timeout(LEASE, store.settle(&batch))
+            .await
+            .expect("an answer")
+            .unwrap();
+        let settled: Vec<_> = verdicts.iter().map(|verdict| verdict.is_settled()).collect();
+        assert_eq!(settled, [[false; 10], [true; 10]].concat());
+    }
+    other.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(
+        fx.one("SELECT count(*) FROM posthouse.attempt WHERE outcome = 6").await,
+        "20"
+    );
+    driver.abort();
+}
+
 /// A verb takes what is dead first and the message after it; retention comes the other way, so it must not wait.
 #[tokio::test]
 async fn retention_does_not_wait_for_a_verb() {

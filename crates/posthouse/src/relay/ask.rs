@@ -69,13 +69,12 @@ pub(super) fn asks(
             in_all = in_all.min(room);
             continue;
         }
-        let room = route.target.room();
-        if paused.contains(&route.target.name) || room == 0 {
-            busy |= !paused.contains(&route.target.name) && route.target.is_well();
+        let (room, is_paused) = (route.target.room(), paused.contains(&route.target.name));
+        busy |= !is_paused && route.target.is_busy();
+        if is_paused || room == 0 {
             wide.leave(route);
             small.leave(route);
         } else if route.is_narrow() {
-            busy = true;
             wide.leave(route);
             if room < route.target.worthwhile() {
                 small.leave(route);

@@ -98,9 +98,10 @@ impl Target {
         (fast && gate.here > 0).then(|| gate.room(self, now))
     }
 
-    /// Nothing is held against it: if it has no room, it is busy.
-    pub fn is_well(&self) -> bool {
-        self.gate().is_well(self.now())
+    /// If it has no room, that is because it is at work, and neither broken nor held to a rate: it has some soon.
+    pub fn is_busy(&self) -> bool {
+        let gate = self.gate();
+        gate.here > 0 && gate.meter.is_none() && gate.is_well(self.now())
     }
 
     /// From how much room on it is worth a claim of its own: a claim for each single message would cost more than it brings.
@@ -183,6 +184,7 @@ impl Gate {
         })
     }
 
+    /// Nothing is held against it.
     fn is_well(&self, now: Duration) -> bool {
         let allowed = self.circuit.as_ref().and_then(|circuit| circuit.allows(now));
         allowed.is_none()
