@@ -177,15 +177,18 @@ const MISTAKES: [Mistake; 27] = [
     Mistake {
         name: "no fence for leases that stand together",
         file: "lots",
-        right: "FROM lot l WHERE l.token = p_token ORDER BY",
-        wrong: "FROM lot l ORDER BY",
+        right: "FROM lot l WHERE l.token = p_token AND l.until > p_now ORDER BY",
+        wrong: "FROM lot l WHERE l.until > p_now ORDER BY",
         cases: &["a_foreign_token_is_refused"],
     },
     Mistake {
         name: "no deadline for leases that stand together",
         file: "lots",
-        right: "CONTINUE WHEN g.until <= clock();",
-        wrong: "",
+        // It is judged twice: by those that are not waited for, and after the lock.
+        right: "l.token = p_token AND l.until > p_now ORDER BY l.n FOR UPDATE LOOP
+        -- The deadline is judged after the lock.
+        CONTINUE WHEN g.until <= clock();",
+        wrong: "l.token = p_token ORDER BY l.n FOR UPDATE LOOP",
         cases: &["an_expired_lease_cannot_be_used"],
     },
     Mistake {
