@@ -15,16 +15,19 @@ use report::Report;
 /// What is offered while a snapshot is held.
 const OFFERS: [Offer; 3] = [
     Offer {
+        name: "plain",
         words: "10k/s",
         keys: 0,
         tenants: 0,
     },
     Offer {
+        name: "keys",
         words: "10k/s of 1,000 keys",
         keys: 1000,
         tenants: 0,
     },
     Offer {
+        name: "tenants",
         words: "10k/s of 100 tenants",
         keys: 0,
         tenants: 100,
@@ -53,9 +56,13 @@ async fn main() {
     if wants("B6") {
         let held = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
         let seconds = held("HELD_SECONDS").unwrap_or(60);
-        // With keys and tenants only where there is time.
-        let offers = if seconds > 60 { &OFFERS[..] } else { &OFFERS[..1] };
-        for offer in offers {
+        // With keys and tenants only where there is time, or where they are asked for.
+        let only = std::env::var("HELD").ok();
+        let wanted = |offer: &&Offer| match &only {
+            Some(only) => only == offer.name,
+            None => seconds > 60 || offer.name == "plain",
+        };
+        for offer in OFFERS.iter().filter(wanted) {
             pg.held_snapshot(&mut report, seconds, *offer).await;
         }
     }

@@ -1,5 +1,11 @@
 //! B1 to B8 on a private, durable PostgreSQL.
 
+mod copy;
+mod held;
+mod single;
+
+pub use held::Offer;
+
 use futures_util::future::join_all;
 use posthouse_core::{Claim, Message, Settlement, Store};
 use posthouse_postgres::{Options, Outbox, Postgres};
@@ -10,10 +16,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio_postgres::{
-    Client, NoTls,
-    types::{ToSql, Type},
-};
+use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::{
@@ -26,8 +29,6 @@ const RUNS: usize = 3;
 const LEASE: Duration = Duration::from_secs(15);
 const BATCH: u32 = 500;
 const WORKERS: usize = 2;
-/// Messages a second that are offered while a snapshot is held.
-const RATE: usize = 10_000;
 
 /// A 200-byte JSON body.
 fn body(n: usize) -> Vec<u8> {
@@ -167,7 +168,7 @@ impl Bench {
             self.clear().await;
             let start = Instant::now();
             for chunk in 0..N / 1000 {
-                copy(&mut client, chunk * 1000).await;
+                copy::a_thousand(&mut client, chunk * 1000).await;
             }
             copies.push(N as f64 / start.elapsed().as_secs_f64());
             assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
@@ -187,66 +188,6 @@ impl Bench {
             &copies,
             &ours,
             Bar::AtLeast(0.7),
-        );
-    }
-
-    pub async fn single_enqueue(&self, report: &mut Report) {
-        const N: usize = 600;
-        let outbox = Outbox::default();
-        let (mut named, mut unnamed, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-        let mut client = session(&self.url).await;
-        let insert = client.prepare(raw::ONE).await.unwrap();
-        let ready = client.prepare(raw::ONE_READY).await.unwrap();
-        for _ in 0..RUNS {
-            self.clear().await;
-            let start = Instant::now();
-            for n in 0..N {
-                let mut tx = client.transaction().await.unwrap();
-                outbox
-                    .enqueue(&mut tx, Message::bytes("bench", "application/json", body(n)))
-                    .await
-                    .unwrap();
-                tx.commit().await.unwrap();
-            }
-            ours.push(N as f64 / start.elapsed().as_secs_f64());
-            for (by_name, into) in [(true, &mut named), (false, &mut unnamed)] {
-                self.clear().await;
-                let start = Instant::now();
-                for n in 0..N {
-                    let tx = client.transaction().await.unwrap();
-                    let (id, bytes) = (Uuid::now_v7(), body(n));
-                    let digest = posthouse_core::Digest::of("application/json", &bytes).0.to_vec();
-                    if by_name {
-                        let row = tx.query_one(&insert, &[&id, &bytes, &digest]).await.unwrap();
-                        tx.execute(&ready, &[&row.get::<_, i64>(0)]).await.unwrap();
-                    } else {
-                        let args: [(&(dyn ToSql + Sync), Type); 3] =
-                            [(&id, Type::UUID), (&bytes, Type::BYTEA), (&digest, Type::BYTEA)];
-                        let rows = tx.query_typed(raw::ONE, &args).await.unwrap();
-                        let seq: i64 = rows[0].get(0);
-                        tx.query_typed(raw::ONE_READY, &[(&seq, Type::INT8)]).await.unwrap();
-                    }
-                    tx.commit().await.unwrap();
-                }
-                into.push(N as f64 / start.elapsed().as_secs_f64());
-                assert_eq!(self.count("SELECT count(*) FROM posthouse.ready").await, N as i64);
-            }
-        }
-        report.compare(
-            "B2",
-            "enqueue of one message, against two prepared INSERTs",
-            "/s",
-            &named,
-            &ours,
-            Bar::AtLeast(0.85),
-        );
-        report.compare(
-            "B2",
-            "the same, against two INSERTs without names, as ours is",
-            "/s",
-            &unnamed,
-            &ours,
-            Bar::AtLeast(0.85),
         );
     }
 
@@ -435,81 +376,6 @@ impl Bench {
         );
     }
 
-    /// So many messages a second offered while another session holds an old snapshot: the share that is done in time, and how claims
-    /// grow meanwhile.
-    pub async fn held_snapshot(&self, report: &mut Report, seconds: u64, offer: Offer) {
-        self.clear().await;
-        self.load(1, 0).await;
-        let holder = session(&self.url).await;
-        holder
-            .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM posthouse.ready")
-            .await
-            .unwrap();
-        let stop = Arc::new(AtomicBool::new(false));
-        let start = Instant::now();
-        let workers: Vec<_> = (0..WORKERS)
-            .map(|n| tokio::spawn(drain_until(self.store.clone(), n, stop.clone(), start)))
-            .collect();
-        let mut client = session(&self.url).await;
-        let outbox = Outbox::default();
-        let mut offered = 0;
-        // Ends: `offered` rises with the clock, which passes the bound.
-        while start.elapsed() < Duration::from_secs(seconds) {
-            let owed = (start.elapsed().as_secs_f64() * RATE as f64) as usize;
-            if offered + 500 > owed {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                continue;
-            }
-            let messages = (offered..offered + 500).map(|n| offer.message(n)).collect();
-            let mut tx = client.transaction().await.unwrap();
-            outbox.enqueue_all(&mut tx, messages).await.unwrap();
-            tx.commit().await.unwrap();
-            offered += 500;
-        }
-        let over = start.elapsed();
-        stop.store(true, Ordering::Relaxed);
-        let rounds: Vec<Round> = join_all(workers).await.into_iter().flat_map(Result::unwrap).collect();
-        holder.batch_execute("ROLLBACK").await.unwrap();
-        self.verify_drained(offered + 1).await;
-        if offer.keys > 0 {
-            self.verify_order().await;
-        }
-        let done = |from: Duration| -> usize {
-            let rounds = rounds.iter().filter(|round| round.at > from && round.at <= over);
-            rounds.map(|round| round.count).sum()
-        };
-        let (last, promised) = (Duration::from_secs(10), |over: Duration| {
-            RATE as f64 * over.as_secs_f64()
-        });
-        for (words, from) in [("", Duration::ZERO), (", the last 10 s", over.saturating_sub(last))] {
-            let (finished, promised) = (done(from) as f64, promised(over - from));
-            report.bound(
-                "B6",
-                &format!("held {seconds} s, {}{words}", offer.words),
-                "k",
-                (promised / 1e3, finished / 1e3),
-                finished / promised,
-                Bar::AtLeast(0.95),
-            );
-        }
-        let claims = |from: Duration, to: Duration| -> Vec<f64> {
-            let rounds = rounds.iter().filter(|round| round.at > from && round.at <= to);
-            rounds.map(|round| round.claim_ms / round.count as f64 * 1e3).collect()
-        };
-        // The first ten seconds but for the very first, in which nothing is planned yet.
-        let first = claims(Duration::from_secs(2), Duration::from_secs(12));
-        let end = claims(over.saturating_sub(last), over);
-        let (first, end) = (median(&first), median(&end));
-        report.bound(
-            "B6",
-            "the same, claiming one message, at first and at the end",
-            "us",
-            (first, end),
-            end / first,
-            Bar::AtMost(1.5),
-        );
-    }
-
     /// How soon a hundred small tenants are done that come behind a large one.
     pub async fn small_tenants(&self, report: &mut Report) {
         const LARGE: usize = 300_000;
@@ -547,27 +413,6 @@ impl Bench {
     }
 }
 
-/// What is offered while a snapshot is held.
-#[derive(Clone, Copy)]
-pub struct Offer {
-    pub words: &'static str,
-    pub keys: usize,
-    pub tenants: usize,
-}
-
-impl Offer {
-    fn message(&self, n: usize) -> Message {
-        let mut message = Message::bytes("bench", "application/json", body(n));
-        if self.keys > 0 {
-            message = message.order_key(format!("key-{}", n % self.keys));
-        }
-        if self.tenants > 0 {
-            message = message.tenant(format!("tenant-{}", n % self.tenants));
-        }
-        message
-    }
-}
-
 /// A claim and its settlement: when that was over, how many there were, and what the claim took.
 struct Round {
     at: Duration,
@@ -600,75 +445,4 @@ async fn drain_until(store: Arc<Postgres>, n: usize, stop: Arc<AtomicBool>, star
             claim_ms,
         });
     }
-}
-
-/// A thousand messages by two binary COPYs in one transaction, with numbers drawn ahead.
-async fn copy(client: &mut Client, from: usize) {
-    let tx = client.transaction().await.unwrap();
-    let seqs: Vec<i64> = tx
-        .query_one(
-            "SELECT array_agg(nextval('posthouse.message_seq_seq')) FROM generate_series(1, 1000)",
-            &[],
-        )
-        .await
-        .unwrap()
-        .get(0);
-    let sink = tx.copy_in("COPY posthouse.message (seq, id, created_at, tenant, namespace, topic, content_type, payload, digest) FROM STDIN BINARY").await.unwrap();
-    let types = [
-        Type::INT8,
-        Type::UUID,
-        Type::TIMESTAMPTZ,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::TEXT,
-        Type::BYTEA,
-        Type::BYTEA,
-    ];
-    let writer = tokio_postgres::binary_copy::BinaryCopyInWriter::new(sink, &types);
-    let mut writer = std::pin::pin!(writer);
-    let now = std::time::SystemTime::now();
-    for (i, seq) in seqs.iter().enumerate() {
-        let bytes = body(from + i);
-        let digest = posthouse_core::Digest::of("application/json", &bytes).0.to_vec();
-        writer
-            .as_mut()
-            .write(&[
-                seq,
-                &Uuid::now_v7(),
-                &now,
-                &"",
-                &"default",
-                &"bench",
-                &"application/json",
-                &bytes,
-                &digest,
-            ])
-            .await
-            .unwrap();
-    }
-    writer.finish().await.unwrap();
-    let sink = tx
-        .copy_in("COPY posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts) FROM STDIN BINARY")
-        .await
-        .unwrap();
-    let types = [
-        Type::INT8,
-        Type::INT8,
-        Type::INT8,
-        Type::TIMESTAMPTZ,
-        Type::INT4,
-        Type::INT2,
-    ];
-    let writer = tokio_postgres::binary_copy::BinaryCopyInWriter::new(sink, &types);
-    let mut writer = std::pin::pin!(writer);
-    for seq in &seqs {
-        writer
-            .as_mut()
-            .write(&[&0i64, seq, seq, &now, &200i32, &12i16])
-            .await
-            .unwrap();
-    }
-    writer.finish().await.unwrap();
-    tx.commit().await.unwrap();
 }

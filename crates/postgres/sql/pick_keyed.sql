@@ -2,6 +2,9 @@
 -- until commit; a lock on its head would not do, because a relaxed producer or a retry can put another message before the
 -- head at any time. Two statements on purpose: the second one's snapshot is taken under the lock, so it sees whatever the
 -- last holder of the key committed. `more` says that nothing was found, but keys were put out of the way.
+--
+-- Whether a key is held is asked for each key by (SELECT true ... LIMIT 1) IS NULL. NOT EXISTS would become a join, which reads all that
+-- is held, and all that ever was and is not cleaned up yet, for each claim.
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
     p_most int, p_depth int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_sweep boolean, p_left bigint[],
@@ -50,7 +53,7 @@ BEGIN
                       WHERE z.lane = u.l AND z.key_hash = u.h AND z.key = u.k ORDER BY z.lane, z.key_hash, z.key, z.pos LIMIT share) z
                 WINDOW w AS (ORDER BY z.pos ROWS UNBOUNDED PRECEDING)) x
             WHERE x.run AND x.head = u.p) y
-        WHERE NOT EXISTS (SELECT FROM leased b WHERE b.lane = u.l AND b.key_hash = u.h AND b.key = u.k AND b.key IS NOT NULL AND b.token <> p_token)),
+        WHERE (SELECT true FROM leased b WHERE b.lane = u.l AND b.key_hash = u.h AND b.key = u.k AND b.key IS NOT NULL AND b.token <> p_token LIMIT 1) IS NULL),
     ranked AS (
         SELECT r.c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM runs r
         WINDOW w AS (ORDER BY r.rank, r.o ROWS UNBOUNDED PRECEDING))
@@ -100,8 +103,8 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT w.key_hash, w.key, w.pos FROM walk_keys(u.ln, part.lo, part.hi, p_visits) w
                     WHERE least(w.due_at, w.deliver_by) <= p_now
-                      AND NOT EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos)
-                      AND NOT EXISTS (SELECT FROM leased b WHERE b.lane = u.ln AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token)
+                      AND (SELECT true FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos LIMIT 1) IS NULL
+                      AND (SELECT true FROM leased b WHERE b.lane = u.ln AND b.key_hash = w.key_hash AND b.key = w.key AND b.key IS NOT NULL AND b.token <> p_token LIMIT 1) IS NULL
                       AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
                             AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND (m.topic <> ALL (p_not_topics) OR w.deliver_by <= p_now)))) c
                 -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
@@ -133,7 +136,7 @@ BEGIN
                 SELECT w.key_hash, w.key
                 FROM walk_keys(u.ln, part.lo, part.hi, p_visits) w
                 CROSS JOIN LATERAL (
-                    SELECT least(w.due_at, w.deliver_by) > p_now OR EXISTS (SELECT FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos) AS held OFFSET 0) h
+                    SELECT least(w.due_at, w.deliver_by) > p_now OR (SELECT true FROM keyed f WHERE f.wait IN (1, 3) AND f.lane = u.ln AND f.key_hash = w.key_hash AND f.key = w.key AND f.pos < w.pos LIMIT 1) IS NOT NULL AS held OFFSET 0) h
                 WHERE (h.held OR cardinality(p_not_topics) > 0)
                   AND (h.held AND p_namespaces IS NULL AND p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
                         AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND (h.held OR m.topic = ANY (p_not_topics))))) c

@@ -1,7 +1,7 @@
 -- Locks free messages without a key, each lane its share first, and answers where they are. The first message of a claim
 -- (p_first) is taken whatever it weighs. Those of topics that the claimer cannot send are parked, so that they do not stand in
--- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large. `few` says that the lanes are
--- few for so many.
+-- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large. `few` says that they are of few
+-- lanes for so many.
 CREATE OR REPLACE FUNCTION posthouse.pick_ready(
     p_most int, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_left bigint[],
@@ -20,7 +20,8 @@ DECLARE
     wanted int := p_most;
     taken tid[];
     taken_bytes bigint;
-    asked int;
+    gave int;
+    givers int;
 BEGIN
     more := false;
     IF p_own IS NOT NULL THEN
@@ -57,7 +58,6 @@ BEGIN
     -- Each lane its share; what is left over is shared among the lanes that have more, and so on, a few times. So little is
     -- locked that is not taken. The order of taking is by rank within the lane, so that a limit in bytes cuts all lanes alike.
     bytes := 0;
-    asked := cardinality(lanes);
     FOR round IN 1..5 LOOP
         share := greatest(1, wanted / cardinality(lanes));
         WITH seen AS MATERIALIZED (
@@ -78,15 +78,17 @@ BEGIN
             SELECT array_agg(r.c) FILTER (WHERE r.fits) AS c, sum(r.bytes) FILTER (WHERE r.fits) AS bytes, bool_or(NOT r.fits) AS heavy FROM light r),
         rich AS (SELECT s.o, max(s.pos) AS pos FROM seen s GROUP BY s.o HAVING count(*) = share)
         SELECT t.c, t.bytes, more OR coalesce(t.heavy, false),
-               (SELECT array_agg(lanes[r.o] ORDER BY r.o) FROM rich r), (SELECT array_agg(r.pos ORDER BY r.o) FROM rich r), (SELECT array_agg(ends[r.o] ORDER BY r.o) FROM rich r)
-        INTO taken, taken_bytes, more, lanes, floors, ends FROM taken t;
+               (SELECT array_agg(lanes[r.o] ORDER BY r.o) FROM rich r), (SELECT array_agg(r.pos ORDER BY r.o) FROM rich r), (SELECT array_agg(ends[r.o] ORDER BY r.o) FROM rich r),
+               (SELECT count(*) FROM seen s WHERE s.rank = 1)
+        INTO taken, taken_bytes, more, lanes, floors, ends, gave FROM taken t;
+        givers := coalesce(givers, gave);
         EXIT WHEN taken IS NULL;
         picks := picks || taken;
         bytes := bytes + taken_bytes;
         wanted := wanted - cardinality(taken);
         EXIT WHEN wanted = 0 OR lanes IS NULL OR bytes >= p_max_bytes;
     END LOOP;
-    few := 8 * asked <= cardinality(picks);
+    few := 8 * givers <= cardinality(picks);
 END $$;
 
 -- Takes messages of left topics out of the first p_window of each lane, and answers how far that went: to a place in the line, or

@@ -14,8 +14,6 @@ DECLARE
     lanes bigint[] := p_own;
     share int;
 BEGIN
-    IF everything AND NOT EXISTS (SELECT FROM sched s WHERE least(s.due_at, s.deliver_by) <= p_now)
-                  AND NOT EXISTS (SELECT FROM keyed k WHERE k.wait = 1 AND least(k.due_at, k.deliver_by) <= p_now) THEN RETURN; END IF;
     IF spaces <> '{}' AND NOT EXISTS (
         SELECT FROM unnest(spaces) n(space)
         WHERE EXISTS (SELECT FROM sched s WHERE s.lane >> 32 = n.space AND least(s.due_at, s.deliver_by) <= p_now)

@@ -18,6 +18,8 @@ pub struct Call {
     pub sql: String,
     /// Its arguments, in order.
     pub args: Vec<Arg>,
+    /// Whether the statement may be kept prepared on the connection, for the next call: see [`Outbox::keep_statements`](crate::Outbox::keep_statements).
+    pub keep: bool,
 }
 
 /// An argument. `None` for a whole array means the default for every message.
@@ -152,7 +154,11 @@ impl Call {
         let place = |(at, arg): (usize, &Arg)| format!("${}::{}", at + 1, arg.type_name());
         let places = args.iter().enumerate().map(place).collect::<Vec<_>>().join(", ");
         let sql = format!("SELECT {schema}.{function}({places})::text[] AS answer");
-        Self { sql, args }
+        Self { sql, args, keep: false }
+    }
+
+    pub(crate) fn kept(self, keep: bool) -> Self {
+        Self { keep, ..self }
     }
 
     /// The arguments as tokio-postgres takes them. With their types given, the statement needs no name on the server, which
@@ -170,7 +176,17 @@ impl Run for tokio_postgres::Transaction<'_> {
 
 impl Run for deadpool_postgres::Transaction<'_> {
     async fn run(&mut self, call: &Call) -> Result<Answer, Error> {
-        answer(self.query_typed(&call.sql, &call.typed()).await.map_err(from_driver)?)
+        let rows = if call.keep {
+            let (values, types): (Vec<_>, Vec<_>) = call.typed().into_iter().unzip();
+            let statement = self
+                .prepare_typed_cached(&call.sql, &types)
+                .await
+                .map_err(from_driver)?;
+            self.query(&statement, &values).await
+        } else {
+            self.query_typed(&call.sql, &call.typed()).await
+        };
+        answer(rows.map_err(from_driver)?)
     }
 }
 

@@ -37,11 +37,19 @@ struct Grants {
 }
 
 impl Grants {
-    /// Nothing that was free is left. Known for one lane without keys: of a lane that is new there may be others behind it, of several
-    /// each gives a share, and of keys those that fit.
-    fn is_all(&self, plan: &Plan) -> bool {
-        let plain = |message: &rows::Granted| message.unkeyed && plan.lanes == [message.lane];
-        !self.truncated && self.messages.iter().all(plain)
+    /// Nothing that was free is left. Known for lanes that were known, without keys: of a lane that is new there may be others behind it, and
+    /// of keys those come that fit.
+    fn is_all(&self, plan: &Plan, claim: &Claim) -> bool {
+        let plain = |message: &rows::Granted| message.unkeyed && plan.lanes.contains(&message.lane);
+        !self.truncated && self.left_nothing(plan, claim) && self.messages.iter().all(plain)
+    }
+
+    /// No lane that was known has more without a key, unless something cut it short. Messages with keys had their part of the room first.
+    fn left_nothing(&self, plan: &Plan, claim: &Claim) -> bool {
+        let unkeyed = self.messages.iter().filter(|m| m.unkeyed).count();
+        let keyed = self.messages.len() - unkeyed;
+        let room = (claim.batch as usize).saturating_sub(keyed);
+        plan.left_nothing(unkeyed, room, claim.namespaces.len())
     }
 }
 
@@ -74,7 +82,7 @@ impl Postgres {
             if !granted.messages.is_empty() || !(partial || granted.truncated) {
                 return Ok(Look {
                     ran_out: granted.ran_out,
-                    complete: !partial && granted.is_all(&plan),
+                    complete: !partial && granted.is_all(&plan, claim),
                     granted: granted.messages.into_iter().map(|r| r.claimed).collect(),
                 });
             }
@@ -87,12 +95,11 @@ impl Postgres {
         // Full, picky or cut short: something that was free may have been left below the last one taken.
         let picky = !(claim.not_topics.is_empty() && claim.not_tenants.is_empty());
         let full = rows.len() >= claim.batch as usize || picky;
-        let unkeyed = || rows.iter().filter(|r| r.unkeyed);
-        let cut = full || granted.truncated || unkeyed().count() > 0 && plan.lanes.len() > 1;
-        let taken = unkeyed().map(|r| (r.lane, r.pos));
+        let cut = full || granted.truncated || !granted.left_nothing(plan, claim);
+        let taken = rows.iter().filter(|r| r.unkeyed).map(|r| (r.lane, r.pos));
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);
-        floors.claimed(plan, taken, cut);
+        floors.claimed(plan, taken, cut, Instant::now());
         if granted.truncated && claim.not_topics.is_empty() {
             // What it had locked and left may have been passed meanwhile by another claim of this handle.
             floors.start_over();

@@ -28,6 +28,7 @@ const CHUNK: usize = 1000;
 pub struct Outbox {
     schema: Schema,
     limits: Limits,
+    keep: bool,
 }
 
 impl Outbox {
@@ -35,13 +36,26 @@ impl Outbox {
     pub fn in_schema(schema: Schema) -> Self {
         Self {
             schema,
-            limits: Limits::default(),
+            ..Self::default()
         }
     }
 
     /// With other limits than the default ones.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Lets the driver keep the statement prepared on each connection, as it may do with your own: the server then parses and plans
+    /// it once, not with each call. It matters where messages are enqueued one at a time.
+    ///
+    /// sqlx and deadpool-postgres keep statements. tokio-postgres alone keeps none, and diesel-async none of this kind; SeaORM keeps all,
+    /// also without this.
+    ///
+    /// Not for a pooler in transaction mode that does not know prepared statements (PgBouncer before 1.21, or with
+    /// `max_prepared_statements = 0`): there the statement would be looked for on a connection that never saw it, and fail.
+    pub fn keep_statements(mut self) -> Self {
+        self.keep = true;
         self
     }
 
@@ -62,7 +76,7 @@ impl Outbox {
         while !messages.is_empty() {
             let rest = messages.split_off(messages.len().min(CHUNK));
             let (call, ids) = enqueue_call(&self.schema, messages);
-            let twins = tx.run(&call).await?;
+            let twins = tx.run(&call.kept(self.keep)).await?;
             let chunk = read_answers(ids, twins)?;
             metrics::counter!(ENQUEUED_TOTAL).increment(Enqueued::new_ones(&chunk));
             answers.extend(chunk);
@@ -76,7 +90,8 @@ impl Outbox {
     /// On [`Verdict::LeaseLost`] the caller should roll back: somebody else may finish the message now.
     pub async fn settle_in<T: Run>(&self, tx: &mut T, settlement: &Settlement) -> Result<Verdict, Error> {
         settlement.follow_ups.iter().try_for_each(|m| m.check(&self.limits))?;
-        let answers = tx.run(&settle::call(&self.schema, &[settlement])).await?;
+        let call = settle::call(&self.schema, &[settlement]).kept(self.keep);
+        let answers = tx.run(&call).await?;
         match settle::read_verdicts(answers, 1)?.first() {
             Some(settle::Answer::Settled) => {}
             Some(settle::Answer::Repeated) => return Ok(Verdict::Settled),

@@ -16,6 +16,10 @@ pub(crate) struct FloorBook {
     sets: HashMap<Vec<String>, Floors>,
 }
 
+/// Lanes that gave nothing are let go after a while, but for so few that looking into them costs next to nothing.
+const FEW: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The most lanes one claim looks into, and the most that are remembered.
 const WINDOW: usize = 128;
 const MOST_LANES: usize = 100_000;
@@ -45,9 +49,10 @@ pub(crate) struct Sample {
 /// The floors of one choice of namespaces.
 #[derive(Default)]
 pub(crate) struct Floors {
-    /// Lanes that gave something when they were last looked into.
-    lanes: BTreeMap<i64, i64>,
-    /// The floors of lanes that gave nothing: they are found again as gaps are, and then go on from there.
+    /// Lanes that have given something of late.
+    lanes: BTreeMap<i64, Known>,
+    /// The floors of lanes that were let go: they are found again as gaps are, and then go on from there. That walks over all that is
+    /// not cleaned up in them.
     idle: HashMap<i64, i64>,
     cursor: Option<i64>,
     base: i64,
@@ -61,6 +66,14 @@ pub(crate) struct Floors {
     quiet: bool,
 }
 
+/// A lane that is looked into.
+#[derive(Clone, Copy)]
+struct Known {
+    floor: i64,
+    /// When it was last found to have something.
+    gave: Instant,
+}
+
 /// Which lanes to look into, from where, and between which bounds to look for lanes that are not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
@@ -68,6 +81,8 @@ pub(crate) struct Plan {
     pub(crate) floors: Vec<i64>,
     pub(crate) lo: i64,
     pub(crate) hi: i64,
+    /// How many lanes there was room for.
+    window: usize,
     /// How far floors may rise by it: what was safe before it was asked. What has become safe since then may have been committed
     /// after it looked.
     base: i64,
@@ -81,8 +96,17 @@ impl Plan {
             floors: Vec::new(),
             lo: i64::MIN,
             hi: i64::MAX,
+            window: WINDOW,
             base: 0,
         }
+    }
+
+    /// Whether a claim that was granted so many, had room for `room`, and was not cut short, has left nothing in the lanes that it knew. Each
+    /// lane gives its share before any gives more, and beside those that it knew it may have found one in each gap of each namespace
+    /// that was asked for: if fewer came than one share, no lane has more.
+    pub(crate) fn left_nothing(&self, granted: usize, room: usize, namespaces: usize) -> bool {
+        let lanes = self.lanes.len();
+        lanes < 2 || granted == 0 || granted * (2 * lanes + namespaces.max(1)) < room
     }
 }
 
@@ -118,12 +142,17 @@ impl Floors {
             .is_none_or(|at| now.duration_since(at) >= full_pass_every)
         {
             self.full_pass = Some(now);
-            self.lanes.values_mut().for_each(|floor| *floor = 0);
+            self.lanes.values_mut().for_each(|known| known.floor = 0);
             self.idle.clear();
         }
         let window = WINDOW.min(batch as usize).max(1);
         let from = self.cursor.unwrap_or(i64::MIN);
-        let chosen: Vec<_> = self.lanes.range(from..).take(window).map(|(l, f)| (*l, *f)).collect();
+        let chosen: Vec<_> = self
+            .lanes
+            .range(from..)
+            .take(window)
+            .map(|(l, known)| (*l, known.floor))
+            .collect();
         let bounds = (chosen.first().map(|c| c.0), chosen.last().map(|c| c.0));
         // Between the neighbours of the window: further out are lanes that we know, and whose turn it is not.
         let lo = bounds
@@ -141,12 +170,13 @@ impl Floors {
             floors: chosen.iter().map(|c| c.1).collect(),
             lo,
             hi,
+            window,
             base: self.base,
         }
     }
 
     /// What a claim took: (lane, place) of each message. `cut` says that it may have left messages that were free.
-    pub(crate) fn claimed(&mut self, plan: &Plan, taken: impl Iterator<Item = (i64, i64)>, cut: bool) {
+    pub(crate) fn claimed(&mut self, plan: &Plan, taken: impl Iterator<Item = (i64, i64)>, cut: bool, now: Instant) {
         let mut highest: HashMap<i64, i64> = HashMap::new();
         for (lane, pos) in taken {
             self.taken += 1;
@@ -155,22 +185,25 @@ impl Floors {
         }
         self.quiet = highest.is_empty();
         for lane in &plan.lanes {
-            let passed = if cut {
-                highest.get(lane).copied()
-            } else {
-                Some(plan.base)
+            let gave = highest.get(lane).copied();
+            let passed = if cut { gave } else { Some(plan.base) };
+            let Some(known) = self.lanes.get_mut(lane) else {
+                continue;
             };
-            if let (Some(passed), Some(floor)) = (passed, self.lanes.get_mut(lane)) {
-                *floor = passed.min(plan.base).max(*floor);
+            if let Some(passed) = passed {
+                known.floor = passed.min(plan.base).max(known.floor);
             }
-            if !cut && !highest.contains_key(lane) {
-                self.rest(*lane);
+            if gave.is_some() {
+                known.gave = now;
+            } else if !cut {
+                let silent = now.duration_since(known.gave);
+                self.rest(*lane, silent, plan.window);
             }
         }
         for lane in highest.into_keys() {
             if self.lanes.len() < MOST_LANES {
                 let floor = self.idle.remove(&lane).unwrap_or(0);
-                self.lanes.entry(lane).or_insert(floor);
+                self.lanes.entry(lane).or_insert(Known { floor, gave: now });
             }
         }
     }
@@ -185,12 +218,17 @@ impl Floors {
         plan.lanes.len() < self.lanes.len()
     }
 
-    fn rest(&mut self, lane: i64) {
-        if let Some(floor) = self.lanes.remove(&lane) {
+    /// Lets a lane go that gave nothing: at once where there are more than a claim has room for, else after a while.
+    fn rest(&mut self, lane: i64, silent: Duration, window: usize) {
+        let known = self.lanes.len();
+        if known <= window && (known <= FEW || silent <= PATIENCE) {
+            return;
+        }
+        if let Some(known) = self.lanes.remove(&lane) {
             if self.idle.len() >= MOST_LANES {
                 self.idle.clear();
             }
-            self.idle.insert(lane, floor);
+            self.idle.insert(lane, known.floor);
         }
     }
 }
@@ -202,7 +240,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     fn taken(floors: &mut Floors, plan: &Plan, pos: i64) {
-        floors.claimed(plan, [(7, pos)].into_iter(), true);
+        floors.claimed(plan, [(7, pos)].into_iter(), true, Instant::now());
     }
 
     /// A message with a low place may be committed after a claim has looked, and be safe to pass by the time that it answers.
@@ -238,8 +276,63 @@ mod tests {
         let soon = now + SOON;
         taken(&mut floors, &Plan::blank(), 50);
         assert!(!floors.wants_sample(soon, LONG));
-        floors.claimed(&Plan::blank(), (0..MUCH as i64).map(|pos| (7, pos)), true);
+        floors.claimed(&Plan::blank(), (0..MUCH as i64).map(|pos| (7, pos)), true, now);
         assert!(!floors.wants_sample(now, LONG) && floors.wants_sample(soon, LONG));
         assert!(!floors.wants_sample(soon + SOON, LONG));
+    }
+
+    /// Floors that know of so many lanes, the last look at which gave something at `now`.
+    fn knowing(lanes: i64, now: Instant) -> Floors {
+        let mut floors = Floors::default();
+        floors.claimed(&Plan::blank(), (0..lanes).map(|lane| (lane, 5)), true, now);
+        floors
+    }
+
+    /// Finding it again would walk over all that it has ever given, for as long as that is not cleaned up.
+    #[test]
+    fn a_lane_that_gave_nothing_once_is_still_known() {
+        let now = Instant::now();
+        let mut floors = knowing(1, now);
+        for seconds in [1, 10, 1000] {
+            let then = now + Duration::from_secs(seconds);
+            let plan = floors.plan(10, then, LONG);
+            assert_eq!(plan.lanes, [0]);
+            floors.claimed(&plan, std::iter::empty(), false, then);
+        }
+    }
+
+    #[test]
+    fn of_many_lanes_those_that_give_nothing_for_a_while_are_let_go() {
+        let now = Instant::now();
+        let mut floors = knowing(100, now);
+        let mut look = |seconds| {
+            let then = now + Duration::from_secs(seconds);
+            let plan = floors.plan(500, then, LONG);
+            floors.claimed(&plan, std::iter::empty(), false, then);
+            plan.lanes.len()
+        };
+        assert_eq!([look(1), look(2), look(3), look(4)], [100, 100, 100, FEW]);
+    }
+
+    /// Those that give nothing would stand in the way of those that do.
+    #[test]
+    fn where_there_are_more_than_fit_they_are_let_go_at_once() {
+        let now = Instant::now();
+        let mut floors = knowing(10, now);
+        for _ in 0..8 {
+            let plan = floors.plan(2, now, LONG);
+            floors.claimed(&plan, std::iter::empty(), false, now);
+        }
+        assert_eq!(floors.plan(500, now, LONG).lanes.len(), 2);
+    }
+
+    #[test]
+    fn a_few_of_several_lanes_are_all_there_were() {
+        let now = Instant::now();
+        let plan = knowing(3, now).plan(500, now, LONG);
+        let left = |granted| plan.left_nothing(granted, 500, 0);
+        // A share is 500 / 7 at the least.
+        assert_eq!([left(0), left(71), left(72), left(499)], [true, true, false, false]);
+        assert!(knowing(1, now).plan(500, now, LONG).left_nothing(499, 500, 0));
     }
 }

@@ -7,9 +7,9 @@ use crate::{Arg, Call, Run, call::Answer, error::from_sqlstate};
 
 impl Run for sqlx::Transaction<'_, sqlx::Postgres> {
     async fn run(&mut self, call: &Call) -> Result<Answer, Error> {
-        // Not kept prepared: the statement must pass through a pooler in transaction mode.
         let statement = sqlx::AssertSqlSafe(call.sql.as_str());
-        let query = call.args.iter().fold(sqlx::query(statement).persistent(false), bind);
+        let query = sqlx::query(statement).persistent(call.keep);
+        let query = call.args.iter().fold(query, bind);
         let row = query.fetch_one(&mut **self).await;
         row.and_then(|row| row.try_get(0)).map_err(|e| from_sqlx(&e))
     }

@@ -192,6 +192,50 @@ async fn deadpool_enqueues_in_its_transaction() {
     assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
 }
 
+/// How many statements of ours this connection of the application has prepared.
+const KEPT: &str =
+    "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%enqueue_many%' OR statement LIKE '%settle%'";
+
+/// An application that lets its driver keep statements is answered the same, and only then are they kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn deadpool_keeps_statements_where_it_may() {
+    for (keep, kept) in [(false, 0), (true, 2)] {
+        let fx = PostgresFixture::new().await;
+        let manager = deadpool_postgres::Manager::new(url().parse().unwrap(), tokio_postgres::NoTls);
+        let pool = deadpool_postgres::Pool::builder(manager).max_size(1).build().unwrap();
+        let mut app = App::new(&fx, pool.clone());
+        if keep {
+            app.outbox = app.outbox.keep_statements();
+        }
+        assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
+        let client = pool.get().await.unwrap();
+        let found: i64 = client.query_typed(KEPT, &[]).await.unwrap()[0].get(0);
+        assert_eq!(found, kept, "keep is {keep}");
+    }
+}
+
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlx_keeps_statements_where_it_may() {
+    for (keep, kept) in [(false, 0), (true, 2)] {
+        let fx = PostgresFixture::new().await;
+        let options = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+        let pool = options.connect(&url()).await.unwrap();
+        let mut app = App::new(&fx, pool.clone());
+        if keep {
+            app.outbox = app.outbox.keep_statements();
+        }
+        assert_eq!(story(&fx, app).await, tokio_postgres_story().await);
+        let found: i64 = sqlx::query_scalar(KEPT)
+            .persistent(false)
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert_eq!(found, kept, "keep is {keep}");
+        pool.close().await;
+    }
+}
+
 #[cfg(feature = "sqlx")]
 impl Application for App<sqlx::PgPool> {
     async fn transact(&mut self, note: &str, verb: Verb, commit: bool) -> Result<Answer, Error> {

@@ -1,14 +1,7 @@
 //! The one loop: claim, hand out, sleep until there is more to do. What ran out is taken back beside it.
 
-use posthouse_core::{Claim, Claimed, Error, Look, class};
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use posthouse_core::{Claim, Error, Look, class};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
@@ -19,25 +12,21 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Engine, Settings,
     ask::{Ask, Asks, asks},
-    line::{self, Line, Work},
+    hand_out::Found,
     load::Reserved,
     locked, measures,
     points::point,
     repairs::repair_for_ever,
+    tell::tell_for_ever,
     watchdog,
 };
 
-/// How long what a relay tells of itself holds, and how often it tells it.
-const TOLD_FOR: Duration = Duration::from_secs(15);
-/// A little while: between two tellings, and for a last word.
+/// How long the store has for a last word, and the settler to end.
 const MOMENT: Duration = Duration::from_millis(500);
 /// For how many polls the store takes us for asleep, unless it has rung.
 const SLEEP: u32 = 20;
 /// The size of a first claim; it doubles for as long as there is more. Until then it is known how fast destinations are.
 const FIRST: u32 = 32;
-/// The most claims at a time, and in a row before everything is looked at again.
-const CLAIMS: usize = 2;
-const MOST_CLAIMS: usize = 64;
 /// How long a claim waits, and how often, until there is room enough: many small ones cost more than they bring.
 const GATHER: (Duration, u32) = (Duration::from_millis(1), 2);
 /// The wait after a round that failed; it doubles up to the second.
@@ -95,16 +84,16 @@ async fn rounds(engine: &Arc<Engine>, cancel: &CancellationToken) -> Instant {
 }
 
 /// The loop, and what it remembers.
-struct Rounds<'a> {
-    engine: &'a Arc<Engine>,
-    cancel: &'a CancellationToken,
-    freed: watch::Receiver<()>,
+pub(super) struct Rounds<'a> {
+    pub(super) engine: &'a Arc<Engine>,
+    pub(super) cancel: &'a CancellationToken,
+    pub(super) freed: watch::Receiver<()>,
     /// How long the store takes us for asleep.
-    asleep: Option<Instant>,
+    pub(super) asleep: Option<Instant>,
     /// Whose turn it is among the claims of a round.
     turn: usize,
     /// The most that a claim takes now.
-    size: u32,
+    pub(super) size: u32,
     /// How often it has waited for more room than there is.
     waits: u32,
 }
@@ -272,118 +261,11 @@ impl<'a> Rounds<'a> {
         plain && deep && engine.store.capabilities().parallel_claim
     }
 
-    /// Claim after claim for as long as each finds what it asked for, and there is room; some of them at a time: while one waits for the
-    /// disk, another is at work. Answers whether there may be more.
-    async fn claim_on(&mut self, ask: &Ask, first: Reserved) -> Result<bool, Error> {
-        let engine = self.engine;
-        let bytes = first.bytes() / CLAIMS as u64;
-        let mut under_way = vec![UnderWay::begin(engine, ask, first, bytes)];
-        let (mut more, mut full, mut failed) = (true, true, None);
-        for _ in 0..MOST_CLAIMS {
-            tokio::select! {
-                biased;
-                (claim, asked, mut reserved, look) = any(&mut under_way) => match look {
-                    // At once, whatever becomes of the others: nothing is renewed that is not handed out.
-                    Ok(look) => {
-                        full = self.hand_out(&claim, look, asked, &mut reserved).0;
-                        more &= full;
-                    }
-                    Err(error) => {
-                        more = false;
-                        failed = Some(error);
-                    }
-                },
-                _ = self.freed.changed(), if more && under_way.len() < CLAIMS => {}
-            }
-            more &= !self.cancel.is_cancelled();
-            if more && under_way.len() < CLAIMS {
-                match self.another(&under_way) {
-                    Another::Claim(ask, reserved, bytes) => {
-                        under_way.push(UnderWay::begin(engine, &ask, reserved, bytes));
-                    }
-                    Another::Later => {}
-                    Another::None => more = false,
-                }
-            }
-            if under_way.is_empty() {
-                break;
-            }
-        }
-        while !under_way.is_empty() {
-            let (claim, asked, mut reserved, look) = any(&mut under_way).await;
-            match look {
-                Ok(look) => full |= self.hand_out(&claim, look, asked, &mut reserved).0,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(full || more), Err)
-    }
-
-    /// One more claim, beside others, which have their part of the room and of the bytes.
-    fn another(&self, under_way: &[UnderWay<'_>]) -> Another {
-        let engine = self.engine;
-        let Asks { mut asks, most, .. } = engine.asks();
-        let Some(ask) = asks.pop().filter(|ask| asks.is_empty() && ask.is_wide()) else {
-            return Another::None;
-        };
-        let wanted = ask.most.min(self.size);
-        let room = wanted.min(most.saturating_sub(under_way.iter().map(|claim| claim.room).sum()));
-        if room.min(engine.load.free()) < engine.load.enough(wanted) {
-            return Another::Later;
-        }
-        let Some(reserved) = engine.load.reserve(room) else {
-            return Another::Later;
-        };
-        let taken = under_way.iter().map(|claim| claim.bytes).sum();
-        match reserved.bytes().saturating_sub(taken) {
-            0 => Another::Later,
-            bytes => Another::Claim(ask, reserved, bytes),
-        }
-    }
-
     /// Claims and hands out.
     async fn claim(&mut self, claim: Claim, reserved: &mut Reserved) -> Result<Found, Error> {
         let asked = Instant::now();
         let look = self.engine.look(&claim).await?;
         Ok(self.hand_out(&claim, look, asked, reserved))
-    }
-
-    fn hand_out(&mut self, claim: &Claim, look: Look, asked: Instant, reserved: &mut Reserved) -> Found {
-        let claimed = look.granted;
-        let full = claimed.len() >= claim.batch as usize;
-        // Who is awake is not rung for; and what was left is not rung for again.
-        if claim.wakes(claimed.len()) || !claimed.is_empty() && !look.complete {
-            self.asleep = None;
-        }
-        let mut found: BTreeMap<String, u32> = BTreeMap::new();
-        if !self.engine.settings.weights.is_empty() {
-            for one in &claimed {
-                *found.entry(one.delivery.tenant.clone()).or_default() += 1;
-            }
-        }
-        for (first, rest) in by_key(claimed) {
-            let line = std::iter::once(first).chain(rest);
-            let mut line = line.filter_map(|claimed| work(self.engine, claimed, claim, asked, reserved));
-            match line.next() {
-                Some(first) if first.seat.is_some() => {
-                    let mut rest: VecDeque<_> = line.collect();
-                    let seated = rest.iter().take_while(|work| work.seat.is_some()).count();
-                    self.give_back(rest.split_off(seated).into_iter());
-                    Line::begin(self.engine, first, rest);
-                }
-                first => self.give_back(first.into_iter().chain(line)),
-            }
-        }
-        (full, found.into_iter().collect())
-    }
-
-    /// What its tenant has no room for goes back at once, so that it is held by nobody.
-    fn give_back(&self, line: impl Iterator<Item = Work>) {
-        let mut line = line.peekable();
-        if line.peek().is_some() {
-            self.engine.news.notify_one();
-        }
-        line::give_back(self.engine, line);
     }
 
     async fn rest(&mut self, rest: Rest) {
@@ -423,60 +305,9 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// Whether another claim is made.
-enum Another {
-    /// For so many bytes.
-    Claim(Ask, Reserved, u64),
-    /// There is no room for it now.
-    Later,
-    /// Not of this kind.
-    None,
-}
-
-/// A claim under way, and what room it may take up.
-struct UnderWay<'a> {
-    room: u32,
-    bytes: u64,
-    answer: Pin<Box<dyn Future<Output = Answered> + Send + 'a>>,
-}
-
-/// What was asked for, when, the room for it, and the answer.
-type Answered = (Claim, Instant, Reserved, Result<Look, Error>);
-
-impl<'a> UnderWay<'a> {
-    fn begin(engine: &'a Arc<Engine>, ask: &Ask, reserved: Reserved, bytes: u64) -> Self {
-        let (asked, claim) = (Instant::now(), engine.ask(ask, &reserved, bytes));
-        Self {
-            room: reserved.count(),
-            bytes,
-            answer: Box::pin(async move {
-                let look = engine.look(&claim).await;
-                (claim, asked, reserved, look)
-            }),
-        }
-    }
-}
-
-/// The first answer.
-async fn any(under_way: &mut Vec<UnderWay<'_>>) -> Answered {
-    poll_fn(|context| {
-        for at in 0..under_way.len() {
-            if let Poll::Ready(answered) = under_way[at].answer.as_mut().poll(context) {
-                drop(under_way.remove(at));
-                return Poll::Ready(answered);
-            }
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-/// Whether a claim was granted all that it asked for, and how many each tenant got.
-type Found = (bool, Vec<(String, u32)>);
-
 impl Engine {
     /// What to ask for now.
-    fn asks(&self) -> Asks {
+    pub(super) fn asks(&self) -> Asks {
         let paused = locked(&self.paused).clone();
         let (routes, tenants) = (self.routes.all(), self.tenants.limited());
         let elsewhere = self.routes.explicit.is_any();
@@ -491,7 +322,7 @@ impl Engine {
     }
 
     /// Asks the store.
-    async fn look(&self, claim: &Claim) -> Result<Look, Error> {
+    pub(super) async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         let asked = Instant::now();
         self.pulse.ask();
         point("relay::before_claim").await;
@@ -506,7 +337,7 @@ impl Engine {
     }
 
     /// A claim of what was reserved, up to so many bytes, without the topics that nothing can be sent of now.
-    fn ask(&self, ask: &Ask, reserved: &Reserved, bytes: u64) -> Claim {
+    pub(super) fn ask(&self, ask: &Ask, reserved: &Reserved, bytes: u64) -> Claim {
         let claim = Claim::new(&*self.settings.name, reserved.count(), self.settings.lease).max_bytes(bytes.max(1));
         Claim {
             namespaces: self.settings.namespaces.clone(),
@@ -543,43 +374,6 @@ async fn woken(engine: &Engine) -> bool {
     woken.is_ok()
 }
 
-/// None is left over: there are as many shares as the claim asked for.
-fn work(engine: &Engine, claimed: Claimed, claim: &Claim, asked: Instant, reserved: &mut Reserved) -> Option<Work> {
-    let Claimed {
-        lease,
-        delivery,
-        deliver_within,
-    } = claimed;
-    Some(Work {
-        grip: engine.held.take(lease, asked),
-        _share: reserved.share(delivery.payload.len())?,
-        seat: engine.tenants.enter(&delivery.tenant),
-        delivery: Arc::new(delivery),
-        deliver_within,
-        asked,
-        apart: claim.apart,
-    })
-}
-
-/// The messages of each key together, in their order: the first, and those behind it. Those without a key alone.
-fn by_key(claimed: Vec<Claimed>) -> Vec<(Claimed, Vec<Claimed>)> {
-    let mut lines: Vec<(Claimed, Vec<Claimed>)> = Vec::with_capacity(claimed.len());
-    let mut keys: HashMap<(String, String, String), usize> = HashMap::new();
-    for one in claimed {
-        let d = &one.delivery;
-        let key = d
-            .order_key
-            .clone()
-            .map(|key| (d.namespace.clone(), d.tenant.clone(), key));
-        let known = key.map(|key| *keys.entry(key).or_insert(lines.len()));
-        match known.and_then(|at| lines.get_mut(at)) {
-            Some((_, rest)) => rest.push(one),
-            None => lines.push((one, Vec::new())),
-        }
-    }
-    lines
-}
-
 /// What is not sent yet goes back; what is, has until a fifth of the grace is left, which is for settling it.
 async fn drain(engine: &Engine, end: Instant) {
     let patience = sleep_until(end - engine.settings.grace / 5);
@@ -596,34 +390,5 @@ async fn drain(engine: &Engine, end: Instant) {
             messages = engine.held.count(),
             "the store does not answer; what is not settled is left to run out"
         );
-    }
-}
-
-/// Tells of itself, and hears what operators have paused.
-async fn tell_for_ever(engine: &Engine) {
-    loop {
-        // Of these its answer will know; of what is found gone meanwhile it may not.
-        let known = locked(&engine.gone).clone();
-        let told = engine.store.heartbeat(&engine.told(), TOLD_FOR).await;
-        point("relay::after_heartbeat").await;
-        match told {
-            Ok(pauses) => {
-                let mut gone = locked(&engine.gone);
-                gone.retain(|destination, _| known.get(destination) != Some(&true));
-                let paused = pauses.into_iter().map(|pause| pause.destination);
-                let now = paused.chain(gone.keys().cloned()).collect();
-                drop(gone);
-                let before = std::mem::replace(&mut *locked(&engine.paused), now);
-                if before != *locked(&engine.paused) {
-                    engine.freed();
-                }
-            }
-            Err(error) => {
-                tracing::warn!(class = class::of_error(&error), %error, "the store was not told of this relay")
-            }
-        }
-        // What changes is told soon, but not each flicker.
-        tokio::time::sleep(MOMENT).await;
-        timeout(TOLD_FOR / 3, engine.news.notified()).await.ok();
     }
 }

@@ -16,7 +16,7 @@ struct Tx<'a>(sqlx::Transaction<'a, sqlx::Postgres>);
 
 impl Run for Tx<'_> {
     async fn run(&mut self, call: &Call) -> std::result::Result<Option<Vec<Option<String>>>, Error> {
-        let mut query = sqlx::query_scalar(&call.sql).persistent(false);
+        let mut query = sqlx::query_scalar(&call.sql).persistent(call.keep);
         for arg in &call.args {
             query = match arg {
                 Arg::Uuids(v) => query.bind(v),
