@@ -95,8 +95,8 @@ impl Bench {
                  SELECT gen_random_uuid(), clock_timestamp(), '{tenant}', 'default', 'bench', CASE WHEN {keys} > 0 THEN 'key-' || g % greatest({keys}, 1) END,
                         'application/json', convert_to('{{\"order\":' || lpad(g::text, 9, ' ') || ',\"pad\":\"' || repeat('x', 172) || '\"}}', 'UTF8'), decode(repeat('00', 32), 'hex')
                  FROM generate_series(1, {n}) g RETURNING seq, order_key),
-             k AS (INSERT INTO posthouse.keyed (lane, key_hash, key, pos, seq, due_at, bytes, max_attempts)
-                 SELECT posthouse.lane('default', '{tenant}'), posthouse.key_hash('default', '{tenant}', order_key), order_key, seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NOT NULL)
+             k AS (INSERT INTO posthouse.keyed (lane, key_hash, key, pos, seq, line, due_at, bytes, max_attempts)
+                 SELECT posthouse.lane('default', '{tenant}'), posthouse.key_hash('default', '{tenant}', order_key), order_key, seq, seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NOT NULL)
              INSERT INTO posthouse.ready (lane, pos, seq, due_at, bytes, max_attempts)
              SELECT posthouse.lane('default', '{tenant}'), seq, seq, clock_timestamp(), 200, 12 FROM m WHERE order_key IS NULL"
         );

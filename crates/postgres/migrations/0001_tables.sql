@@ -93,10 +93,15 @@ CREATE INDEX parked_topic ON posthouse.parked (lane, topic, seq);
 -- 2: it is behind one of its key that waits. 3: its topic is left, which `topic` names then. At least one record of a key that
 -- could be claimed is 0, and the first of a key is never 2. Claims find out lazily, and every change but an insert is made
 -- under the key's lock.
+--
+-- `line` is a fresh number of the one sequence whenever a record comes to be visited: at first its own place, later another one. So claims
+-- know a number below which nothing is visited (`sample_floor`), and need not walk over all that was there once and that somebody's old
+-- snapshot keeps from being cleaned up. A record with another line than its place may stand below it.
 CREATE TABLE posthouse.keyed (
     lane         bigint NOT NULL,
     pos          bigint NOT NULL,
     seq          bigint NOT NULL,
+    line         bigint NOT NULL,
     due_at       timestamptz NOT NULL,
     deliver_by   timestamptz,
     released     uuid,
@@ -113,15 +118,17 @@ CREATE TABLE posthouse.keyed (
     topic        text,
     PRIMARY KEY (lane, key_hash, key, pos)
 );
-CREATE INDEX keyed_walk ON posthouse.keyed (lane, key_hash, key, pos) WHERE wait = 0;
-CREATE INDEX keyed_hold ON posthouse.keyed (lane, key_hash, key, pos) WHERE wait IN (1, 3);
+CREATE INDEX keyed_walk ON posthouse.keyed (lane, key_hash, key, pos, line) WHERE wait = 0;
+CREATE INDEX keyed_line ON posthouse.keyed (line) WHERE wait = 0;
+-- ~key_hash, so that the planner takes no other index for it: those hold all that was ever there.
+CREATE INDEX keyed_low ON posthouse.keyed (lane, (~key_hash), key, pos) WHERE wait <> 0 OR line <> pos;
 CREATE INDEX keyed_due ON posthouse.keyed ((least(due_at, deliver_by))) WHERE wait = 1;
 CREATE INDEX keyed_lane ON posthouse.keyed (lane, (least(due_at, deliver_by))) WHERE wait = 1;
 CREATE INDEX keyed_space ON posthouse.keyed ((lane >> 32), (least(due_at, deliver_by))) WHERE wait = 1;
 CREATE INDEX keyed_topic ON posthouse.keyed (lane, topic, seq) WHERE wait = 3;
 CREATE INDEX keyed_moved ON posthouse.keyed (seq) WHERE pos <> seq;
 
--- In flight. `pos`, `key_hash` and `key` are set for keyed messages only.
+-- In flight. `pos`, `line`, `key_hash` and `key` are set for keyed messages only.
 CREATE TABLE posthouse.leased (
     seq          bigint PRIMARY KEY,
     token        uuid NOT NULL,
@@ -130,6 +137,7 @@ CREATE TABLE posthouse.leased (
     lane         bigint NOT NULL,
     deliver_by   timestamptz,
     pos          bigint,
+    line         bigint,
     epoch        int NOT NULL,
     attempts     int NOT NULL,
     generation   int NOT NULL,
@@ -141,7 +149,8 @@ CREATE TABLE posthouse.leased (
     worker       text NOT NULL,
     key          text
 ) WITH (fillfactor = 70);
-CREATE INDEX leased_key ON posthouse.leased (lane, key_hash, key) WHERE key IS NOT NULL;
+CREATE INDEX leased_key ON posthouse.leased (lane, key_hash, key, pos) WHERE key IS NOT NULL;
+CREATE INDEX leased_low ON posthouse.leased (lane, (~key_hash), key, pos) WHERE key IS NOT NULL AND line <> pos;
 
 -- In flight together, in one record: messages that one claim was granted for the first time, of one lane and one budget, without a key
 -- and without a deliver-by. What happens to one of them alone gives it a record of its own in `leased` first (open_lots).

@@ -93,8 +93,8 @@ BEGIN
                coalesce(u.block, false) AS block
         FROM m JOIN u ON u.id = m.id),
     k AS (
-        INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, wait, deliver_by, bytes, max_attempts, blocks)
-        SELECT d.lane, key_hash(d.ns, d.te, d.ok), d.ok, d.seq, d.seq, d.due_at, (d.due_at > p_now)::int, d.deliver_by, d.bytes, d.budget, d.block FROM d WHERE d.ok IS NOT NULL),
+        INSERT INTO keyed (lane, key_hash, key, pos, seq, line, due_at, wait, deliver_by, bytes, max_attempts, blocks)
+        SELECT d.lane, key_hash(d.ns, d.te, d.ok), d.ok, d.seq, d.seq, d.seq, d.due_at, (d.due_at > p_now)::int, d.deliver_by, d.bytes, d.budget, d.block FROM d WHERE d.ok IS NOT NULL),
     s AS (
         INSERT INTO sched (seq, due_at, lane, deliver_by, bytes, max_attempts)
         SELECT d.seq, d.due_at, d.lane, d.deliver_by, d.bytes, d.budget FROM d WHERE d.ok IS NULL AND d.due_at > p_now)

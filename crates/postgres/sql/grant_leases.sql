@@ -10,11 +10,11 @@
 -- tenant and bytes mean any. Tenants are left by the halves of their lanes: two of one half wait together. With p_bell,
 -- nobody rings for this worker any more once it is granted more than one message, or all that it asked for. With p_lot, leases of
 -- messages that are granted for the first time stand together in one record, from so many on: not for whoever settles one of them in a
--- transaction of its own, which would keep the others waiting.
+-- transaction of its own, which would keep the others waiting. p_keys is the floor of the keys (`sample_floor`); 0 is always right.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
     p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL,
-    p_lot int DEFAULT NULL)
+    p_lot int DEFAULT NULL, p_keys bigint DEFAULT 0)
 RETURNS TABLE (
     seq bigint, lane bigint, pos bigint, id uuid, epoch int, attempt int, generation int, max_attempts int, releases int, blocks boolean,
     tenant text, namespace text, topic text, order_key text, content_type text, payload bytea, headers jsonb, deliver_ms bigint,
@@ -38,6 +38,8 @@ DECLARE
     any_due boolean := true;
     any_parked boolean := true;
     any_keys boolean := true;
+    -- So few messages with keys are visited that all of them are looked at.
+    near boolean;
     keyless boolean;
     -- Leases may stand together.
     lots boolean := false;
@@ -61,12 +63,15 @@ BEGIN
     IF p_tenant IS NULL AND p_namespaces IS NULL THEN
         SELECT EXISTS (SELECT FROM sched s WHERE least(s.due_at, s.deliver_by) <= t) OR EXISTS (SELECT FROM keyed k WHERE k.wait = 1 AND least(k.due_at, k.deliver_by) <= t),
                (SELECT true FROM parked p ORDER BY p.lane, p.topic, p.seq LIMIT 1) IS NOT NULL OR (SELECT true FROM keyed k WHERE k.wait = 3 ORDER BY k.lane, k.topic, k.seq LIMIT 1) IS NOT NULL,
-               (SELECT true FROM keyed k WHERE k.wait = 0 ORDER BY k.lane, k.key_hash, k.key LIMIT 1) IS NOT NULL
+               (SELECT true FROM keyed k WHERE k.wait = 0 AND k.line > p_keys ORDER BY k.line LIMIT 1) IS NOT NULL
         INTO any_due, any_parked, any_keys;
     END IF;
     IF any_due THEN PERFORM promote(t, p_batch, own, ranges.los, ranges.his); END IF;
     IF any_parked THEN unparked := unpark(p_batch, p_not_topics, own, ranges.los, ranges.his, left_halves); END IF;
     keyless := NOT (any_due OR any_parked OR any_keys);
+    IF NOT keyless THEN
+        near := (SELECT true FROM keyed k WHERE k.wait = 0 AND k.line > p_keys ORDER BY k.line OFFSET 1024 LIMIT 1) IS NULL;
+    END IF;
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
     -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
@@ -77,7 +82,7 @@ BEGIN
         CONTINUE WHEN round = 1 AND keyless;
         IF round IN (1, 7, 8) THEN
             SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
-            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1, left_halves) k;
+            FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1, left_halves, p_keys, near) k;
             -- Without a free key at first, there is none to come back to.
             EXIT WHEN picks IS NULL AND round > 1;
             keyless := picks IS NULL;
@@ -86,14 +91,14 @@ BEGIN
             WITH d AS (DELETE FROM keyed k WHERE k.ctid = ANY (picks) RETURNING k.*),
             -- What is behind the run is visited again.
             n AS (
-                UPDATE keyed k SET wait = 0 WHERE k.ctid = ANY (ARRAY(
+                UPDATE keyed k SET wait = 0, line = nextval('message_seq_seq') WHERE k.ctid = ANY (ARRAY(
                     SELECT n.c FROM (SELECT d.lane, d.key_hash, d.key, max(d.pos) AS pos FROM d GROUP BY 1, 2, 3) e
                     CROSS JOIN LATERAL (SELECT n.ctid AS c, n.wait, n.due_at FROM keyed n WHERE n.lane = e.lane AND n.key_hash = e.key_hash AND n.key = e.key AND n.pos > e.pos
                                         ORDER BY n.lane, n.key_hash, n.key, n.pos LIMIT 1) n
                     WHERE n.wait = 2 OR n.wait = 1 AND n.due_at <= t))),
             l AS (
-                INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
-                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
+                INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, line, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
+                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, d.line, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
             h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d HAVING count(*) > 0)
             SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, d.blocks,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination

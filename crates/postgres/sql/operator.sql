@@ -72,8 +72,8 @@ $$;
 -- Puts a record back into its key, in its own place.
 CREATE OR REPLACE FUNCTION posthouse.put_keyed(m posthouse.message, p_pos bigint, p_due timestamptz, p_deliver_by timestamptz, p_epoch int, p_attempts int, p_generation int, p_max_attempts smallint, p_blocks boolean) RETURNS void
 LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
-    INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, wait, deliver_by, epoch, attempts, generation, bytes, max_attempts, blocks)
-    VALUES (lane(m.namespace, m.tenant), key_hash(m.namespace, m.tenant, m.order_key), m.order_key, p_pos, m.seq, p_due, (p_due = 'infinity')::int, p_deliver_by, p_epoch, p_attempts, p_generation, octet_length(m.payload), p_max_attempts, p_blocks)
+    INSERT INTO keyed (lane, key_hash, key, pos, seq, line, due_at, wait, deliver_by, epoch, attempts, generation, bytes, max_attempts, blocks)
+    VALUES (lane(m.namespace, m.tenant), key_hash(m.namespace, m.tenant, m.order_key), m.order_key, p_pos, m.seq, nextval('message_seq_seq'), p_due, (p_due = 'infinity')::int, p_deliver_by, p_epoch, p_attempts, p_generation, octet_length(m.payload), p_max_attempts, p_blocks)
 $$;
 
 -- Sends a dead or quarantined message round again. A keyed one goes to the tail of its key, under the producers' turn, or a

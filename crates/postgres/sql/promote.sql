@@ -40,7 +40,7 @@ BEGIN
     SELECT d.lane, nextval('message_seq_seq'), d.seq, d.due_at, d.deliver_by, d.released, d.epoch, d.attempts, d.generation, d.bytes, d.max_attempts, d.releases FROM d;
     -- Fewer keys: each is locked until the claim commits. One that somebody else has locked does not count: there is a fence for
     -- the planner, so that the lock is tried for one after the other until there are enough.
-    UPDATE keyed k SET wait = 0 WHERE k.ctid = ANY (ARRAY(
+    UPDATE keyed k SET wait = 0, line = nextval('message_seq_seq') WHERE k.ctid = ANY (ARRAY(
         SELECT x.c FROM (
             SELECT x.c FROM unnest(lanes) u(l) CROSS JOIN LATERAL (
                 SELECT x.c FROM (
@@ -102,7 +102,7 @@ BEGIN
         FROM (SELECT d.* FROM d ORDER BY d.seq) d
         RETURNING ready.ctid AS c)
     SELECT array_agg(r.c) INTO places FROM r;
-    UPDATE keyed k SET wait = 0, topic = NULL WHERE k.ctid = ANY (ARRAY(
+    UPDATE keyed k SET wait = 0, topic = NULL, line = nextval('message_seq_seq') WHERE k.ctid = ANY (ARRAY(
         SELECT x.c FROM unnest(lane_list, topics) u(l, topic) CROSS JOIN LATERAL (
             SELECT x.c FROM (
                 SELECT q.ctid AS c, q.key_hash FROM keyed q WHERE q.wait = 3 AND q.lane = u.l AND q.topic = u.topic ORDER BY q.lane, q.topic, q.seq LIMIT 2000) x

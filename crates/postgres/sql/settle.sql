@@ -58,8 +58,8 @@ BEGIN
             FROM d WHERE d.next = 2 AND d.key IS NULL AND d.due_at > t),
         -- Back to its own place in its key: pending again, or dead and in the way of the later ones.
         k AS (
-            INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, wait, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
-            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, CASE WHEN NOT d.blocking THEN d.deliver_by END, d.let_go_by,
+            INSERT INTO keyed (lane, key_hash, key, pos, seq, line, due_at, wait, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
+            SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, nextval('message_seq_seq'), CASE WHEN d.blocking THEN 'infinity' ELSE d.due_at END, (d.blocking OR d.due_at > t)::int, CASE WHEN NOT d.blocking THEN d.deliver_by END, d.let_go_by,
                    d.epoch, d.counted, d.generation, d.bytes, d.budget, d.let_go, d.stamped
             FROM d WHERE d.key IS NOT NULL AND (d.next = 2 OR d.blocking)),
         x AS (
@@ -222,6 +222,6 @@ BEGIN
         DELETE FROM leased l USING heads h
         WHERE l.lane = ANY (ARRAY[h.lane]) AND l.key_hash = ANY (ARRAY[h.key_hash]) AND l.key = ANY (ARRAY[h.key]) AND l.key IS NOT NULL AND l.token = h.token AND l.pos > h.pos AND l.until > p_now
         RETURNING l.*)
-    INSERT INTO keyed (lane, key_hash, key, pos, seq, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
-    SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, p_now, d.deliver_by, d.token, d.epoch, d.attempts - 1, d.generation, d.bytes, d.max_attempts, least(d.releases + 1, 100), d.blocks FROM d;
+    INSERT INTO keyed (lane, key_hash, key, pos, seq, line, due_at, deliver_by, released, epoch, attempts, generation, bytes, max_attempts, releases, blocks)
+    SELECT d.lane, d.key_hash, d.key, d.pos, d.seq, nextval('message_seq_seq'), p_now, d.deliver_by, d.token, d.epoch, d.attempts - 1, d.generation, d.bytes, d.max_attempts, least(d.releases + 1, 100), d.blocks FROM d;
 END $$;

@@ -23,8 +23,9 @@ const WINDOWS: u32 = 8;
 /// The most looks of one claim. Each one after a look that was cut short goes further, because what was in the way is gone.
 const LOOKS: u32 = 64;
 
-/// How long a sample may take.
+/// How long a sample may take; and the first one, which may have to walk over all that is not cleaned up, once.
 const SAMPLE_WITHIN: Duration = Duration::from_millis(250);
+const FIRST_WITHIN: Duration = Duration::from_secs(5);
 
 /// What one look granted, and what it saw.
 #[derive(Default)]
@@ -60,13 +61,15 @@ impl Postgres {
         for look in 0..LOOKS {
             // One tenant's lanes are computed, not remembered.
             let (plan, partial) = if look >= WINDOWS || claim.tenant.is_some() {
-                (Plan::blank(), false)
+                (self.book().of(&claim.namespaces).everywhere(), false)
             } else {
                 self.plan(claim)
             };
             let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
                 // Beside it: for the claims to come. What was granted does not wait for it long.
-                let sample = tokio::time::timeout(SAMPLE_WITHIN, self.sample());
+                let known = self.book().of(&claim.namespaces).known();
+                let within = if known.1 == 0 { FIRST_WITHIN } else { SAMPLE_WITHIN };
+                let sample = tokio::time::timeout(within, self.sample(known));
                 let (granted, sample) = tokio::join!(self.grant_once(claim, &plan), sample);
                 // Without one the next claims walk further, and that is all.
                 if let Ok(Ok(sample)) = sample {
@@ -99,6 +102,7 @@ impl Postgres {
         let taken = rows.iter().filter(|r| r.unkeyed).map(|r| (r.lane, r.pos));
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);
+        floors.granted(rows.len());
         floors.claimed(plan, taken, cut, Instant::now());
         if granted.truncated && claim.not_topics.is_empty() {
             // What it had locked and left may have been passed meanwhile by another claim of this handle.
@@ -123,18 +127,19 @@ impl Postgres {
     fn wants_sample(&self, claim: &Claim) -> bool {
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);
-        floors.wants_sample(Instant::now(), self.options.floor_every)
+        floors.wants_sample(Instant::now(), self.options.floor_every, self.options.full_pass_every)
     }
 
-    async fn sample(&self) -> Result<Sample, Error> {
-        let sql = format!("SELECT s, x, oldest FROM {}.sample_floor()", self.schema);
-        let rows = self.query(&sql, &[]).await?;
+    async fn sample(&self, (safe, keys): (i64, i64)) -> Result<Sample, Error> {
+        let sql = format!("SELECT s, x, oldest, keys FROM {}.sample_floor($1, $2)", self.schema);
+        let rows = self.query(&sql, &[(&safe, Type::INT8), (&keys, Type::INT8)]).await?;
         let row = rows.first().ok_or_else(|| Error::Internal("no sample".into()))?;
         let get = |at: usize| row.try_get(at).map_err(from_driver);
         Ok(Sample {
             s: get(0)?,
             x: get(1)?,
             oldest: get(2)?,
+            keys: get(3)?,
         })
     }
 
@@ -162,9 +167,10 @@ impl Postgres {
             (&claim.not_tenants, Type::TEXT_ARRAY),
             (&bell, Type::UUID),
             (&lot, Type::INT4),
+            (&plan.keys, Type::INT8),
         ];
         let sql = format!(
-            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
+            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)",
             self.schema
         );
         let rows = self.query(&sql, args).await?;

@@ -26,7 +26,7 @@ const MOST_LANES: usize = 100_000;
 const MOST_SETS: usize = 64;
 
 /// How many messages taken make a sample worth while before its time, and how soon it may be.
-const MUCH: usize = 4000;
+const MUCH: usize = 1000;
 const SOON: Duration = Duration::from_millis(20);
 
 impl FloorBook {
@@ -44,6 +44,8 @@ pub(crate) struct Sample {
     pub(crate) s: i64,
     pub(crate) x: i64,
     pub(crate) oldest: i64,
+    /// The floor of the keys, for a base that was safe before.
+    pub(crate) keys: i64,
 }
 
 /// The floors of one choice of namespaces.
@@ -56,13 +58,17 @@ pub(crate) struct Floors {
     idle: HashMap<i64, i64>,
     cursor: Option<i64>,
     base: i64,
+    /// No message with a key that claims visit stands in its line here or below, nor does a lease in its first place.
+    keys: i64,
     waiting: Option<Sample>,
+    /// The last number that a sample saw.
+    seen: i64,
     /// When a sample was last asked for.
     asked: Option<Instant>,
     /// Messages that were taken since then.
     taken: usize,
     full_pass: Option<Instant>,
-    /// The last claim took nothing: there is nothing to pass, and an idle relay need not ask how far it could.
+    /// The last claim took nothing: there is nothing to pass, and an idle relay need hardly ask how far it could.
     quiet: bool,
 }
 
@@ -81,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) floors: Vec<i64>,
     pub(crate) lo: i64,
     pub(crate) hi: i64,
+    /// The floor of the keys.
+    pub(crate) keys: i64,
     /// How many lanes there was room for.
     window: usize,
     /// How far floors may rise by it: what was safe before it was asked. What has become safe since then may have been committed
@@ -96,6 +104,7 @@ impl Plan {
             floors: Vec::new(),
             lo: i64::MIN,
             hi: i64::MAX,
+            keys: 0,
             window: WINDOW,
             base: 0,
         }
@@ -112,10 +121,14 @@ impl Plan {
 
 impl Floors {
     /// Whether it is time for a sample, which who asks then takes. When much is taken, the next claims would soon walk over all of that,
-    /// so it comes sooner.
-    pub(crate) fn wants_sample(&mut self, now: Instant, every: Duration) -> bool {
-        let every = if self.taken >= MUCH { every.min(SOON) } else { every };
-        let wants = !self.quiet && self.asked.is_none_or(|at| now.duration_since(at) >= every);
+    /// so it comes sooner; when nothing is, it is only to find out whether the numbers went back.
+    pub(crate) fn wants_sample(&mut self, now: Instant, every: Duration, at_least: Duration) -> bool {
+        let every = match (self.quiet, self.taken >= MUCH) {
+            (true, _) => at_least,
+            (false, true) => every.min(SOON),
+            (false, false) => every,
+        };
+        let wants = self.asked.is_none_or(|at| now.duration_since(at) >= every);
         if wants {
             self.asked = Some(now);
             self.taken = 0;
@@ -123,8 +136,19 @@ impl Floors {
         wants
     }
 
+    /// What a sample must be told: what is safe, and the floor of the keys that was known.
+    pub(crate) fn known(&self) -> (i64, i64) {
+        (self.base, self.keys)
+    }
+
     /// Takes a sample. The one before it becomes the base when no transaction that is older than it is open any more.
     pub(crate) fn sampled(&mut self, sample: Sample) {
+        if sample.s < self.seen {
+            // The database went back, as it does when another one takes over that did not have all: what we know is of another one.
+            *self = Self::default();
+        }
+        self.seen = sample.s;
+        self.keys = self.keys.max(sample.keys);
         match self.waiting {
             Some(earlier) if sample.oldest >= earlier.x => {
                 self.base = self.base.max(earlier.s);
@@ -170,8 +194,23 @@ impl Floors {
             floors: chosen.iter().map(|c| c.1).collect(),
             lo,
             hi,
+            keys: self.keys,
             window,
             base: self.base,
+        }
+    }
+
+    /// How many messages a claim was granted, with keys and without.
+    pub(crate) fn granted(&mut self, count: usize) {
+        self.quiet = count == 0;
+        self.taken += count;
+    }
+
+    /// To look into all lanes, remembering none of them.
+    pub(crate) fn everywhere(&self) -> Plan {
+        Plan {
+            keys: self.keys,
+            ..Plan::blank()
         }
     }
 
@@ -179,11 +218,9 @@ impl Floors {
     pub(crate) fn claimed(&mut self, plan: &Plan, taken: impl Iterator<Item = (i64, i64)>, cut: bool, now: Instant) {
         let mut highest: HashMap<i64, i64> = HashMap::new();
         for (lane, pos) in taken {
-            self.taken += 1;
             let high = highest.entry(lane).or_insert(pos);
             *high = pos.max(*high);
         }
-        self.quiet = highest.is_empty();
         for lane in &plan.lanes {
             let gave = highest.get(lane).copied();
             let passed = if cut { gave } else { Some(plan.base) };
@@ -253,11 +290,13 @@ mod tests {
             s: 100,
             x: 1,
             oldest: 0,
+            keys: 0,
         });
         floors.sampled(Sample {
             s: 120,
             x: 2,
             oldest: 2,
+            keys: 0,
         });
         taken(&mut floors, &early, 90);
         let late = floors.plan(10, now, LONG);
@@ -272,13 +311,13 @@ mod tests {
     #[test]
     fn much_that_was_taken_brings_the_next_sample_sooner() {
         let (mut floors, now) = (Floors::default(), Instant::now());
-        assert!(floors.wants_sample(now, LONG));
+        assert!(floors.wants_sample(now, LONG, LONG));
         let soon = now + SOON;
         taken(&mut floors, &Plan::blank(), 50);
-        assert!(!floors.wants_sample(soon, LONG));
-        floors.claimed(&Plan::blank(), (0..MUCH as i64).map(|pos| (7, pos)), true, now);
-        assert!(!floors.wants_sample(now, LONG) && floors.wants_sample(soon, LONG));
-        assert!(!floors.wants_sample(soon + SOON, LONG));
+        assert!(!floors.wants_sample(soon, LONG, LONG));
+        floors.granted(MUCH);
+        assert!(!floors.wants_sample(now, LONG, LONG) && floors.wants_sample(soon, LONG, LONG));
+        assert!(!floors.wants_sample(soon + SOON, LONG, LONG));
     }
 
     /// Floors that know of so many lanes, the last look at which gave something at `now`.
@@ -334,5 +373,30 @@ mod tests {
         // A share is 500 / 7 at the least.
         assert_eq!([left(0), left(71), left(72), left(499)], [true, true, false, false]);
         assert!(knowing(1, now).plan(500, now, LONG).left_nothing(499, 500, 0));
+    }
+
+    /// Nothing new would be found above what was known.
+    #[test]
+    fn numbers_that_went_back_are_believed() {
+        let (mut floors, now) = (Floors::default(), Instant::now());
+        let sample = |s, x| Sample {
+            s,
+            x,
+            oldest: x,
+            keys: s / 2,
+        };
+        floors.sampled(sample(100, 1));
+        floors.sampled(sample(200, 2));
+        assert_eq!(floors.known(), (100, 100));
+        floors.sampled(sample(90, 3));
+        assert_eq!((floors.known(), floors.plan(10, now, LONG).keys), ((0, 45), 45));
+    }
+
+    #[test]
+    fn who_finds_nothing_asks_now_and_then() {
+        let (mut floors, now) = (Floors::default(), Instant::now());
+        assert!(floors.wants_sample(now, SOON, LONG));
+        floors.granted(0);
+        assert!(!floors.wants_sample(now + LONG / 2, SOON, LONG) && floors.wants_sample(now + LONG, SOON, LONG));
     }
 }

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 27] = [
+const MISTAKES: [Mistake; 35] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -135,8 +135,8 @@ const MISTAKES: [Mistake; 27] = [
     Mistake {
         name: "what is behind a head that was taken away stays out of the way",
         file: "pick_keyed",
-        right: "UPDATE keyed k SET wait = 0 WHERE (k.wait = 2",
-        wrong: "UPDATE keyed k SET wait = 0 WHERE (false",
+        right: "IF next.wait = 2",
+        wrong: "IF false",
         cases: &["a_waiting_head_that_is_taken_away_frees_its_key"],
     },
     Mistake {
@@ -226,6 +226,62 @@ const MISTAKES: [Mistake; 27] = [
         wrong: "open_over(t, -1,",
         cases: &["a_pass_over_what_ran_out_reaches_its_end"],
     },
+    Mistake {
+        name: "what failed is not in the line",
+        file: "settle",
+        right: "d.pos, d.seq, nextval('message_seq_seq'), CASE",
+        wrong: "d.pos, d.seq, d.pos, CASE",
+        cases: &["what_failed_is_found_in_its_place"],
+    },
+    Mistake {
+        name: "what was let go is not in the line",
+        file: "settle",
+        right: "d.pos, d.seq, nextval('message_seq_seq'), p_now",
+        wrong: "d.pos, d.seq, d.pos, p_now",
+        cases: &["what_was_let_go_is_found_in_its_place"],
+    },
+    Mistake {
+        name: "what fell due is not in the line",
+        file: "promote",
+        right: "SET wait = 0, line = nextval('message_seq_seq') WHERE",
+        wrong: "SET wait = 0 WHERE",
+        cases: &["what_was_delayed_is_found_in_its_place"],
+    },
+    Mistake {
+        name: "what can be sent again is not in the line",
+        file: "promote",
+        right: "topic = NULL, line = nextval('message_seq_seq') WHERE",
+        wrong: "topic = NULL WHERE",
+        cases: &["what_was_left_is_found_in_its_place"],
+    },
+    Mistake {
+        name: "what was behind is not in the line",
+        file: "pick_keyed",
+        right: "SET wait = 0, line = nextval('message_seq_seq') WHERE",
+        wrong: "SET wait = 0 WHERE",
+        cases: &["what_was_behind_is_found_in_its_place"],
+    },
+    Mistake {
+        name: "what is replayed is not in the line",
+        file: "operator",
+        right: "p_pos, m.seq, nextval('message_seq_seq'), p_due",
+        wrong: "p_pos, m.seq, p_pos, p_due",
+        cases: &["what_was_replayed_is_found_in_its_place"],
+    },
+    Mistake {
+        name: "leases are passed",
+        file: "sample_floor",
+        right: "WHERE l.seq > p_keys AND l.line = l.pos",
+        wrong: "WHERE false",
+        cases: &["a_key_that_is_held_for_long_is_held"],
+    },
+    Mistake {
+        name: "what came back holds nothing",
+        file: "pick_keyed",
+        right: "AND b.line <> b.pos AND b.token <> p_token",
+        wrong: "AND b.line <> b.pos AND false",
+        cases: &["a_key_that_is_held_by_what_came_back_is_held"],
+    },
 ];
 
 /// A store with the mistake planted.
@@ -310,4 +366,12 @@ controls! {
     what_ended_and_stays_with_the_others_is_noticed: "what ended stays with the others",
     a_lease_alone_that_is_not_looked_for_is_noticed: "a lease that stands alone since is not looked for",
     a_pass_that_opens_what_is_below_is_noticed: "what ran out below where the last page ended is opened first",
+    a_failure_that_is_passed_is_noticed: "what failed is not in the line",
+    a_release_that_is_passed_is_noticed: "what was let go is not in the line",
+    a_delay_that_is_passed_is_noticed: "what fell due is not in the line",
+    a_left_topic_that_is_passed_is_noticed: "what can be sent again is not in the line",
+    one_behind_that_is_passed_is_noticed: "what was behind is not in the line",
+    a_replay_that_is_passed_is_noticed: "what is replayed is not in the line",
+    a_lease_that_is_passed_is_noticed: "leases are passed",
+    a_lease_of_what_came_back_that_is_passed_is_noticed: "what came back holds nothing",
 }

@@ -217,7 +217,7 @@ impl Fixture for PostgresFixture {
     async fn dump(&self) -> String {
         // Whether a lease stands alone or with others is nobody's business.
         const LEASED: &str = "(SELECT l.* FROM posthouse.leased l UNION ALL
-            SELECT s, l.token, l.until, l.started_at, l.lane, NULL, NULL, 1, 1, 1, octet_length(m.payload), NULL, l.max_attempts, 0::smallint, false, l.worker, NULL
+            SELECT s, l.token, l.until, l.started_at, l.lane, NULL, NULL, NULL, 1, 1, 1, octet_length(m.payload), NULL, l.max_attempts, 0::smallint, false, l.worker, NULL
             FROM posthouse.lot l CROSS JOIN LATERAL posthouse.numbers(l.seqs) s JOIN posthouse.message m ON m.seq = s)";
         const TABLES: [&str; 13] = [
             "message", "ready", "sched", "parked", "keyed", "leased", "attempt", "dead", "dedupe", "audit", "receipt",
@@ -243,6 +243,21 @@ impl Fixture for PostgresFixture {
             .await
             .unwrap();
         rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Tests beside this one have transactions of their own on the same server.
+    async fn pass(&self) {
+        let own: i64 = self.one("SELECT pg_current_xact_id()").await.parse().unwrap();
+        // Ends: no test keeps a transaction open for ever.
+        while self
+            .one("SELECT pg_snapshot_xmin(pg_current_snapshot())")
+            .await
+            .parse::<i64>()
+            .unwrap()
+            <= own
+        {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// The first of a key is never behind: its key would wait for ever. And what waits for its time or a topic says for which.

@@ -34,6 +34,9 @@ pub trait Fixture: Send + Sync {
     /// What applications wrote with [`Caller::note`] and committed.
     async fn notes(&self) -> Vec<String>;
 
+    /// Waits until every transaction that is open now, whose ever it is, has ended: what waits for that then knows it at its next look.
+    async fn pass(&self) {}
+
     /// Runs after each case: asserts what must always hold inside this store, and what no case can see from outside.
     async fn check(&self) {}
 }

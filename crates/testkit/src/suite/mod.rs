@@ -21,6 +21,7 @@ pub mod keys;
 pub mod lease;
 pub mod lists;
 pub mod operator;
+pub mod passed;
 pub mod producers;
 pub mod races;
 pub mod receipts;
@@ -321,6 +322,16 @@ macro_rules! __cases {
                 a_lease_says_what_a_death_would_do
                 a_replayed_message_goes_to_the_tail
                 a_replay_of_a_keyed_message_raises_its_epoch
+            }
+            passed {
+                what_failed_is_found_in_its_place
+                what_was_let_go_is_found_in_its_place
+                what_was_delayed_is_found_in_its_place
+                what_was_left_is_found_in_its_place
+                what_was_behind_is_found_in_its_place
+                what_was_replayed_is_found_in_its_place
+                a_key_that_is_held_for_long_is_held
+                a_key_that_is_held_by_what_came_back_is_held
             }
             runs {
                 a_run_is_cut_by_the_batch
