@@ -74,11 +74,12 @@ BEGIN
     END IF;
     -- Keyed and unkeyed messages share a batch evenly; what one leaves, the other takes. Messages that lapsed take up no
     -- room: the unkeyed ones are asked for again, a few times.
-    -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is.
+    -- Keys are asked for runs of some length first, because a key costs more than a message; then for whatever there is. Where all keys can be looked at, that is
+    -- one look.
     FOR round IN 1..8 LOOP
         EXIT WHEN left_rows = 0;
         IF left_bytes <= 0 THEN hidden := true; EXIT; END IF;
-        EXIT WHEN round = 7 AND keyless;
+        EXIT WHEN round = 7 AND keyless OR round = 8 AND near;
         CONTINUE WHEN round = 1 AND keyless;
         IF round IN (1, 7, 8) THEN
             SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
@@ -96,9 +97,10 @@ BEGIN
                     CROSS JOIN LATERAL (SELECT n.ctid AS c, n.wait, n.due_at FROM keyed n WHERE n.lane = e.lane AND n.key_hash = e.key_hash AND n.key = e.key AND n.pos > e.pos
                                         ORDER BY n.lane, n.key_hash, n.key, n.pos LIMIT 1) n
                     WHERE n.wait = 2 OR n.wait = 1 AND n.due_at <= t))),
+            -- What was not visited when it was granted, behind the head, may stand below the floor: it is as if it came back.
             l AS (
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, line, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
-                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, d.line, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
+                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, CASE WHEN d.wait = 0 THEN d.line ELSE 0 END, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
             h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d HAVING count(*) > 0)
             SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, d.blocks,
                    m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination

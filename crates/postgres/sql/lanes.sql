@@ -1,13 +1,13 @@
 -- The lowest lane from p_lo to p_hi that has something of a kind: 1 ready, 2 keys that claims visit, 3 waiting for their time,
--- 4 of a topic that was left; NULL any. It pins nothing of its own, because that would cost more than the look: its callers do.
-CREATE OR REPLACE FUNCTION posthouse.next_lane(p_kind int, p_lo bigint, p_hi bigint) RETURNS bigint
+-- 4 of a topic that was left; NULL any. Keys that claims visit have a floor. It pins nothing of its own, because that would cost more than the look: its callers do.
+CREATE OR REPLACE FUNCTION posthouse.next_lane(p_kind int, p_lo bigint, p_hi bigint, p_floor bigint DEFAULT 0) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     -- One look for each kind, and not one at all of them: what is not asked for would be set up all the same.
     IF p_kind = 1 THEN
         RETURN (SELECT q.lane FROM posthouse.ready q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.pos LIMIT 1);
     ELSIF p_kind = 2 THEN
-        RETURN (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 0 AND q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, q.key_hash, q.key LIMIT 1);
+        RETURN (SELECT q.lane FROM posthouse.keyed q WHERE q.wait = 0 AND q.lane BETWEEN p_lo AND p_hi AND q.line > p_floor ORDER BY q.lane, q.key_hash, q.key, q.pos LIMIT 1);
     ELSIF p_kind = 3 THEN
         RETURN least(
             (SELECT q.lane FROM posthouse.sched q WHERE q.lane BETWEEN p_lo AND p_hi ORDER BY q.lane, least(q.due_at, q.deliver_by) LIMIT 1),
@@ -81,7 +81,7 @@ END $$;
 
 -- Up to p_most lanes of one kind, from a random tenant of each namespace on, so that nobody is always first; without those of tenants
 -- that are left, by the lower halves of their lanes.
-CREATE OR REPLACE FUNCTION posthouse.lanes_of(p_kind int, p_los bigint[], p_his bigint[], p_most int, p_left bigint[] DEFAULT '{}') RETURNS bigint[]
+CREATE OR REPLACE FUNCTION posthouse.lanes_of(p_kind int, p_los bigint[], p_his bigint[], p_most int, p_left bigint[] DEFAULT '{}', p_floor bigint DEFAULT 0) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
 DECLARE
@@ -89,15 +89,15 @@ DECLARE
     found_lanes bigint[];
 BEGIN
     -- Mostly there are none, and that is seen at once.
-    IF cardinality(p_los) = 1 AND next_lane(p_kind, p_los[1], p_his[1]) IS NULL THEN RETURN '{}'; END IF;
+    IF cardinality(p_los) = 1 AND next_lane(p_kind, p_los[1], p_his[1], p_floor) IS NULL THEN RETURN '{}'; END IF;
     -- The namespaces with work: a loose scan over the upper halves of the lanes.
     SELECT array_agg(n.space) INTO spaces FROM (
         SELECT w.lane >> 32 AS space FROM unnest(p_los, p_his) r(lo, hi)
         CROSS JOIN LATERAL (
             WITH RECURSIVE walk(lane) AS (
-                SELECT next_lane(p_kind, r.lo, r.hi)
+                SELECT next_lane(p_kind, r.lo, r.hi, p_floor)
                 UNION ALL
-                SELECT next_lane(p_kind, after_space(walk.lane), r.hi) FROM walk WHERE walk.lane IS NOT NULL)
+                SELECT next_lane(p_kind, after_space(walk.lane), r.hi, p_floor) FROM walk WHERE walk.lane IS NOT NULL)
             SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
         ORDER BY random()) n;
     IF spaces IS NULL THEN RETURN '{}'; END IF;
@@ -110,9 +110,9 @@ BEGIN
         CROSS JOIN LATERAL (VALUES (s.start, s.first | 4294967295), (s.first, s.start - 1)) part(lo, hi)
         CROSS JOIN LATERAL (
             WITH RECURSIVE walk(lane) AS (
-                SELECT next_lane(p_kind, part.lo, part.hi)
+                SELECT next_lane(p_kind, part.lo, part.hi, p_floor)
                 UNION ALL
-                SELECT next_lane(p_kind, walk.lane + 1, part.hi) FROM walk WHERE walk.lane < part.hi)
+                SELECT next_lane(p_kind, walk.lane + 1, part.hi, p_floor) FROM walk WHERE walk.lane < part.hi)
             SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most + cardinality(p_left)) w
         WHERE (w.lane & 4294967295) <> ALL (p_left)
         LIMIT p_most) w;

@@ -20,7 +20,6 @@ DECLARE
     keys_each int;
     visits int;
     wanted int;
-    near_wanted int;
     others record;
     swept int;
     found_keys int;
@@ -29,23 +28,23 @@ DECLARE
 BEGIN
     more := false;
     IF NOT p_near THEN
-        lanes := coalesce(p_own, lanes_of(2, p_los, p_his, 256, p_left));
+        lanes := coalesce(p_own, lanes_of(2, p_los, p_his, 256, p_left, p_floor));
         IF lanes = '{}' THEN RETURN; END IF;
         keys_each := greatest(1, p_most / p_depth / cardinality(lanes));
         visits := 4 * keys_each + greatest(64, 2048 / cardinality(lanes));
         wanted := least(keys_each * cardinality(lanes), p_most);
+    ELSE
+        wanted := greatest(1, p_most / p_depth);
     END IF;
 
     -- 1: heads of due and free keys. Those that lapsed make way for the next of their key: look again, a few times.
     FOR round IN 1..10 LOOP
         l := NULL; h := '{}'; k := '{}'; p := '{}';
         IF p_near OR p_sweep THEN
-            SELECT f.l, f.h, f.k, f.p, f.wanted INTO l, h, k, p, near_wanted
-            FROM near_heads(p_depth, CASE WHEN p_near THEN p_most ELSE (p_most + 1) / 2 END, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, CASE WHEN p_near THEN 1025 ELSE 256 END) f;
+            SELECT f.l, f.h, f.k, f.p INTO l, h, k, p
+            FROM near_heads(CASE WHEN p_near THEN p_most ELSE greatest(1, p_most / p_depth / 2) END, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, CASE WHEN p_near THEN 1025 ELSE 256 END, p_near) f;
         END IF;
-        IF p_near THEN
-            wanted := near_wanted;
-        ELSE
+        IF NOT p_near THEN
             SELECT f.* INTO others
             FROM free_heads(lanes, keys_each, p_most - coalesce(cardinality(l), 0), visits, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_floor, coalesce(h, '{}')) f;
             l := l || others.l; h := h || others.h; k := k || others.k; p := p || others.p;
@@ -56,7 +55,7 @@ BEGIN
     IF p_sweep THEN
         swept := 0;
         -- Where the very oldest cannot be claimed, it would keep the floor down.
-        IF p_near AND coalesce(cardinality(l), 0) < wanted OR oldest_is_held(p_now, p_not_topics, p_floor) THEN
+        IF p_near AND coalesce(cardinality(l), 0) < wanted OR oldest_is_held(p_now, p_not_topics, p_own, p_los, p_his, p_left, p_floor) THEN
             swept := sweep_near(p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor);
         END IF;
         IF NOT p_near AND coalesce(cardinality(l), 0) < wanted THEN
@@ -149,20 +148,18 @@ BEGIN
         LIMIT p_most) x;
 END $$;
 
--- The same where few are visited: all of them are looked at, the first of each key, the oldest of each lane first, and lanes by turns. `wanted` says how
--- many keys were asked for.
+-- The same of the oldest that are visited: the first of each key, the oldest of each lane first, and lanes by turns.
 CREATE OR REPLACE FUNCTION posthouse.near_heads(
-    p_depth int, p_most int, p_token uuid, p_now timestamptz, p_namespaces text[], p_tenant text, p_not_topics text[], p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[], p_floor bigint, p_window int,
-    OUT l bigint[], OUT h bigint[], OUT k text[], OUT p bigint[], OUT wanted int)
+    p_most int, p_token uuid, p_now timestamptz, p_namespaces text[], p_tenant text, p_not_topics text[], p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[], p_floor bigint, p_window int, p_all boolean,
+    OUT l bigint[], OUT h bigint[], OUT k text[], OUT p bigint[])
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     picky CONSTANT boolean := p_namespaces IS NOT NULL OR p_tenant IS NOT NULL OR cardinality(p_not_topics) > 0;
 BEGIN
-    WITH heads AS MATERIALIZED (SELECT * FROM near_keys(p_own, p_los, p_his, p_left, p_floor, p_window)),
-    n AS MATERIALIZED (SELECT least(p_most, greatest(p_most / p_depth, count(DISTINCT x.lane)))::int AS wanted FROM heads x)
-    SELECT array_agg(x.lane), array_agg(x.key_hash), array_agg(x.key), array_agg(x.pos), (SELECT n.wanted FROM n) INTO l, h, k, p, wanted FROM (
+    WITH heads AS MATERIALIZED (SELECT * FROM near_keys(p_own, p_los, p_his, p_left, p_floor, p_window, p_all))
+    SELECT array_agg(x.lane), array_agg(x.key_hash), array_agg(x.key), array_agg(x.pos) INTO l, h, k, p FROM (
         SELECT c.lane, c.key_hash, c.key, c.pos FROM (
             SELECT c.lane, c.key_hash, c.key, c.pos
             FROM (SELECT x.*, row_number() OVER (PARTITION BY x.lane ORDER BY x.line) AS rank FROM heads x ORDER BY rank, x.line) c
@@ -175,19 +172,26 @@ BEGIN
             -- A fence for the planner: the lock is tried last, for one key after the other, until there are enough.
             OFFSET 0) c
         WHERE pg_try_advisory_xact_lock(key_lock(c.key_hash))
-        LIMIT (SELECT n.wanted FROM n)) x;
+        LIMIT p_most) x;
 END $$;
 
--- The first record of each key among so many of the oldest that claims visit, in the lanes that a claim may look into.
-CREATE OR REPLACE FUNCTION posthouse.near_keys(p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[], p_floor bigint, p_window int)
+-- The first record of each key among so many of the oldest that claims visit, in the lanes that a claim may look into. Unless those are all, one that came back
+-- may stand before it in its key, and be behind in the line.
+CREATE OR REPLACE FUNCTION posthouse.near_keys(p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[], p_floor bigint, p_window int, p_all boolean)
 RETURNS TABLE (lane bigint, key_hash bigint, key text, pos bigint, seq bigint, line bigint, due_at timestamptz, deliver_by timestamptz)
 LANGUAGE sql STABLE
 BEGIN ATOMIC
-    SELECT DISTINCT ON (q.lane, q.key_hash, q.key) q.lane, q.key_hash, q.key, q.pos, q.seq, q.line, q.due_at, q.deliver_by
-    FROM (SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.line, q.due_at, q.deliver_by FROM posthouse.keyed q WHERE q.wait = 0 AND q.line > p_floor ORDER BY q.line LIMIT p_window) q
-    WHERE (p_own IS NULL OR q.lane = ANY (p_own)) AND (q.lane & 4294967295) <> ALL (p_left)
-      AND EXISTS (SELECT FROM unnest(p_los, p_his) r(lo, hi) WHERE q.lane BETWEEN r.lo AND r.hi)
-    ORDER BY q.lane, q.key_hash, q.key, q.pos;
+    SELECT q.lane, q.key_hash, q.key, coalesce(f.pos, q.pos), coalesce(f.seq, q.seq), q.line, CASE WHEN f.pos IS NULL THEN q.due_at ELSE f.due_at END, CASE WHEN f.pos IS NULL THEN q.deliver_by ELSE f.deliver_by END
+    FROM (
+        SELECT DISTINCT ON (q.lane, q.key_hash, q.key) q.lane, q.key_hash, q.key, q.pos, q.seq, q.line, q.due_at, q.deliver_by
+        FROM (SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, q.line, q.due_at, q.deliver_by FROM posthouse.keyed q WHERE q.wait = 0 AND q.line > p_floor ORDER BY q.line LIMIT p_window) q
+        WHERE (p_own IS NULL OR q.lane = ANY (p_own)) AND (q.lane & 4294967295) <> ALL (p_left)
+          AND EXISTS (SELECT FROM unnest(p_los, p_his) r(lo, hi) WHERE q.lane BETWEEN r.lo AND r.hi)
+        ORDER BY q.lane, q.key_hash, q.key, q.pos) q
+    LEFT JOIN LATERAL (
+        SELECT f.pos, f.seq, f.due_at, f.deliver_by FROM posthouse.keyed f
+        WHERE NOT p_all AND (f.wait <> 0 OR f.line <> f.pos) AND f.wait = 0 AND f.lane = q.lane AND ~f.key_hash = ~q.key_hash AND f.key = q.key AND f.pos < q.pos
+        ORDER BY f.pos LIMIT 1) f ON true;
 END;
 
 -- Puts keys out of the claims' way whose head is not due, or of a topic that is left: what is behind the head is not visited until
@@ -230,7 +234,7 @@ BEGIN
     SELECT array_agg(x.lane), array_agg(x.key_hash), array_agg(x.key) INTO l, h, k FROM (
         SELECT c.lane, c.key_hash, c.key FROM (
             SELECT w.lane, w.key_hash, w.key
-            FROM near_keys(p_own, p_los, p_his, p_left, p_floor, 1025) w
+            FROM near_keys(p_own, p_los, p_his, p_left, p_floor, 1025, false) w
             CROSS JOIN LATERAL (SELECT least(w.due_at, w.deliver_by) > p_now + interval '250 milliseconds' OR (SELECT true FROM keyed f WHERE (f.wait <> 0 OR f.line <> f.pos) AND f.wait IN (1, 3) AND f.lane = w.lane AND ~f.key_hash = ~w.key_hash AND f.key = w.key AND f.pos < w.pos ORDER BY f.pos LIMIT 1) IS NOT NULL AS held OFFSET 0) h
             WHERE (h.held OR cardinality(p_not_topics) > 0)
               AND (h.held AND p_namespaces IS NULL AND p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = w.seq
@@ -241,14 +245,16 @@ BEGIN
     RETURN put_away(l, h, k, p_now, p_not_topics, p_floor);
 END $$;
 
--- Whether the oldest record that claims visit is behind one that waits, or waits itself.
-CREATE OR REPLACE FUNCTION posthouse.oldest_is_held(p_now timestamptz, p_not_topics text[], p_floor bigint) RETURNS boolean
+-- Whether the oldest record that claims visit is behind one that waits, or waits itself, in a lane that this claim may look into.
+CREATE OR REPLACE FUNCTION posthouse.oldest_is_held(p_now timestamptz, p_not_topics text[], p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[], p_floor bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     o record;
 BEGIN
     SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, least(q.due_at, q.deliver_by) AS due INTO o FROM posthouse.keyed q WHERE q.wait = 0 AND q.line > p_floor ORDER BY q.line LIMIT 1;
-    RETURN FOUND AND (
+    IF NOT FOUND OR NOT (p_own IS NULL OR o.lane = ANY (p_own)) OR (o.lane & 4294967295) = ANY (p_left)
+       OR NOT EXISTS (SELECT FROM unnest(p_los, p_his) r(lo, hi) WHERE o.lane BETWEEN r.lo AND r.hi) THEN RETURN false; END IF;
+    RETURN (
         o.due > p_now + interval '250 milliseconds'
         OR (SELECT true FROM posthouse.keyed f WHERE (f.wait <> 0 OR f.line <> f.pos) AND f.wait IN (1, 3) AND f.lane = o.lane AND ~f.key_hash = ~o.key_hash AND f.key = o.key AND f.pos < o.pos ORDER BY f.pos LIMIT 1) IS NOT NULL
         OR cardinality(p_not_topics) > 0 AND (SELECT m.topic = ANY (p_not_topics) FROM posthouse.message m WHERE m.seq = o.seq));
@@ -285,7 +291,8 @@ BEGIN
     b AS (
         UPDATE keyed x SET wait = 2 WHERE x.ctid = ANY (ARRAY(
             SELECT y.c FROM heads f CROSS JOIN LATERAL (
-                SELECT y.ctid AS c FROM keyed y WHERE y.wait = 0 AND y.lane = f.l AND y.key_hash = f.h AND y.key = f.k AND y.pos > f.pos AND y.line > p_floor LIMIT 64) y))
+                SELECT y.ctid AS c FROM keyed y WHERE y.wait = 0 AND y.lane = f.l AND y.key_hash = f.h AND y.key = f.k AND y.pos > f.pos AND y.line > p_floor
+                ORDER BY y.lane, y.key_hash, y.key, y.pos LIMIT 64) y))
         RETURNING 1)
     SELECT (SELECT count(*) FROM f), (SELECT count(*) FROM b) INTO heads, behind;
     RETURN heads + behind;

@@ -12,7 +12,7 @@ use crate::{
     Postgres,
     enqueue::millis,
     error::from_driver,
-    floors::{FloorBook, Plan, Sample},
+    floors::{Asked, FloorBook, Plan, Sample},
     rows,
     store::Args,
 };
@@ -23,9 +23,9 @@ const WINDOWS: u32 = 8;
 /// The most looks of one claim. Each one after a look that was cut short goes further, because what was in the way is gone.
 const LOOKS: u32 = 64;
 
-/// How long a sample may take; and the first one, which may have to walk over all that is not cleaned up, once.
+/// How long a sample may take; and one that finds the floor of the keys anew, which walks over all that is not cleaned up.
 const SAMPLE_WITHIN: Duration = Duration::from_millis(250);
-const FIRST_WITHIN: Duration = Duration::from_secs(5);
+const ANEW_WITHIN: Duration = Duration::from_secs(5);
 
 /// What one look granted, and what it saw.
 #[derive(Default)]
@@ -67,13 +67,18 @@ impl Postgres {
             };
             let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
                 // Beside it: for the claims to come. What was granted does not wait for it long.
-                let known = self.book().of(&claim.namespaces).known();
-                let within = if known.1 == 0 { FIRST_WITHIN } else { SAMPLE_WITHIN };
-                let sample = tokio::time::timeout(within, self.sample(known));
+                let asked = self.book().of(&claim.namespaces).asking(Instant::now());
+                let anew = asked.keys == 0 && asked.safe > 0;
+                let within = if anew {
+                    ANEW_WITHIN.min(claim.lease / 5)
+                } else {
+                    SAMPLE_WITHIN
+                };
+                let sample = tokio::time::timeout(within, self.sample(asked));
                 let (granted, sample) = tokio::join!(self.grant_once(claim, &plan), sample);
                 // Without one the next claims walk further, and that is all.
                 if let Ok(Ok(sample)) = sample {
-                    self.book().of(&claim.namespaces).sampled(sample);
+                    self.book().of(&claim.namespaces).sampled(asked, sample);
                 }
                 granted?
             } else {
@@ -130,9 +135,13 @@ impl Postgres {
         floors.wants_sample(Instant::now(), self.options.floor_every, self.options.full_pass_every)
     }
 
-    async fn sample(&self, (safe, keys): (i64, i64)) -> Result<Sample, Error> {
-        let sql = format!("SELECT s, x, oldest, keys FROM {}.sample_floor($1, $2)", self.schema);
-        let rows = self.query(&sql, &[(&safe, Type::INT8), (&keys, Type::INT8)]).await?;
+    async fn sample(&self, asked: Asked) -> Result<Sample, Error> {
+        let sql = format!(
+            "SELECT s, x, oldest, keys, server FROM {}.sample_floor($1, $2)",
+            self.schema
+        );
+        let args: Args<'_> = &[(&asked.safe, Type::INT8), (&asked.keys, Type::INT8)];
+        let rows = self.query(&sql, args).await?;
         let row = rows.first().ok_or_else(|| Error::Internal("no sample".into()))?;
         let get = |at: usize| row.try_get(at).map_err(from_driver);
         Ok(Sample {
@@ -140,6 +149,7 @@ impl Postgres {
             x: get(1)?,
             oldest: get(2)?,
             keys: get(3)?,
+            server: row.try_get(4).map_err(from_driver)?,
         })
     }
 

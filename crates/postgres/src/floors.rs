@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// One set of floors for each choice of namespaces.
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const WINDOW: usize = 128;
 const MOST_LANES: usize = 100_000;
 const MOST_SETS: usize = 64;
+
+/// How often the floor of the keys is found anew.
+const ANEW: Duration = Duration::from_secs(300);
 
 /// How many messages taken make a sample worth while before its time, and how soon it may be.
 const MUCH: usize = 1000;
@@ -46,6 +49,19 @@ pub(crate) struct Sample {
     pub(crate) oldest: i64,
     /// The floor of the keys, for a base that was safe before.
     pub(crate) keys: i64,
+    /// When the server was started.
+    pub(crate) server: SystemTime,
+}
+
+/// What was known when a sample was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    era: u64,
+    seen: i64,
+    /// What is safe.
+    pub(crate) safe: i64,
+    /// The floor of the keys; nothing, when it is to be found anew.
+    pub(crate) keys: i64,
 }
 
 /// The floors of one choice of namespaces.
@@ -61,8 +77,13 @@ pub(crate) struct Floors {
     /// No message with a key that claims visit stands in its line here or below, nor does a lease in its first place.
     keys: i64,
     waiting: Option<Sample>,
-    /// The last number that a sample saw.
+    /// The last number that a sample saw, and on which server.
     seen: i64,
+    server: Option<SystemTime>,
+    /// Rises when everything is forgotten.
+    era: u64,
+    /// When the floor of the keys was last found anew.
+    anew: Option<Instant>,
     /// When a sample was last asked for.
     asked: Option<Instant>,
     /// Messages that were taken since then.
@@ -136,19 +157,40 @@ impl Floors {
         wants
     }
 
-    /// What a sample must be told: what is safe, and the floor of the keys that was known.
-    pub(crate) fn known(&self) -> (i64, i64) {
-        (self.base, self.keys)
+    /// What a sample must be told. Now and then the floor of the keys is found anew, in case that what it was made of came back, as commits do that
+    /// a crash has lost.
+    pub(crate) fn asking(&mut self, now: Instant) -> Asked {
+        let anew = self.anew.is_none_or(|at| now.duration_since(at) >= ANEW);
+        if anew {
+            self.anew = Some(now);
+        }
+        Asked {
+            era: self.era,
+            seen: self.seen,
+            safe: self.base,
+            keys: if anew { 0 } else { self.keys },
+        }
     }
 
-    /// Takes a sample. The one before it becomes the base when no transaction that is older than it is open any more.
-    pub(crate) fn sampled(&mut self, sample: Sample) {
-        if sample.s < self.seen {
-            // The database went back, as it does when another one takes over that did not have all: what we know is of another one.
-            *self = Self::default();
+    /// Takes a sample. The one before it becomes the base when no transaction that is older than it is open any more. Where another server
+    /// has taken over, or the numbers went back, everything is forgotten, and so are samples that were asked for before.
+    pub(crate) fn sampled(&mut self, asked: Asked, sample: Sample) {
+        if asked.era != self.era {
+            return;
         }
-        self.seen = sample.s;
-        self.keys = self.keys.max(sample.keys);
+        if sample.s < asked.seen || self.server.is_some_and(|server| server != sample.server) {
+            *self = Self {
+                era: self.era + 1,
+                ..Self::default()
+            };
+            return;
+        }
+        self.server = Some(sample.server);
+        self.seen = self.seen.max(sample.s);
+        self.keys = match asked.keys {
+            0 => sample.keys,
+            _ => self.keys.max(sample.keys),
+        };
         match self.waiting {
             Some(earlier) if sample.oldest >= earlier.x => {
                 self.base = self.base.max(earlier.s);
@@ -286,18 +328,10 @@ mod tests {
         let (mut floors, now) = (Floors::default(), Instant::now());
         taken(&mut floors, &Plan::blank(), 50);
         let early = floors.plan(10, now, LONG);
-        floors.sampled(Sample {
-            s: 100,
-            x: 1,
-            oldest: 0,
-            keys: 0,
-        });
-        floors.sampled(Sample {
-            s: 120,
-            x: 2,
-            oldest: 2,
-            keys: 0,
-        });
+        for x in [1, 2] {
+            let asked = floors.asking(now);
+            floors.sampled(asked, sample(80 + 20 * x, x, 0));
+        }
         taken(&mut floors, &early, 90);
         let late = floors.plan(10, now, LONG);
         assert_eq!((&early.floors, &late.floors), (&vec![0], &vec![0]));
@@ -375,21 +409,75 @@ mod tests {
         assert!(knowing(1, now).plan(500, now, LONG).left_nothing(499, 500, 0));
     }
 
-    /// Nothing new would be found above what was known.
-    #[test]
-    fn numbers_that_went_back_are_believed() {
-        let (mut floors, now) = (Floors::default(), Instant::now());
-        let sample = |s, x| Sample {
+    fn sample(s: i64, x: i64, keys: i64) -> Sample {
+        Sample {
             s,
             x,
             oldest: x,
-            keys: s / 2,
+            keys,
+            server: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    /// Floors that are safe up to 100, with keys up to 80, and have seen 200.
+    fn experienced(now: Instant) -> Floors {
+        let mut floors = Floors::default();
+        for (s, keys) in [(100, 0), (200, 80)] {
+            let asked = floors.asking(now);
+            floors.sampled(asked, sample(s, s, keys));
+        }
+        assert_eq!((floors.base, floors.keys), (100, 80));
+        floors
+    }
+
+    /// Nothing new would be found above what was known. What such a sample says of keys was made of what was known, so it is not taken.
+    #[test]
+    fn numbers_that_went_back_are_believed() {
+        let now = Instant::now();
+        let mut floors = experienced(now);
+        let asked = floors.asking(now);
+        let late = floors.asking(now);
+        floors.sampled(asked, sample(90, 300, 100));
+        assert_eq!((floors.base, floors.keys, floors.plan(10, now, LONG).keys), (0, 0, 0));
+        floors.sampled(late, sample(95, 301, 100));
+        assert_eq!(floors.keys, 0, "asked for before everything was forgotten");
+        let asked = floors.asking(now);
+        assert_eq!((asked.safe, asked.keys), (0, 0));
+    }
+
+    #[test]
+    fn another_server_is_not_believed_to_be_the_same() {
+        let now = Instant::now();
+        let mut floors = experienced(now);
+        let asked = floors.asking(now);
+        let other = Sample {
+            server: SystemTime::now(),
+            ..sample(500, 500, 100)
         };
-        floors.sampled(sample(100, 1));
-        floors.sampled(sample(200, 2));
-        assert_eq!(floors.known(), (100, 100));
-        floors.sampled(sample(90, 3));
-        assert_eq!((floors.known(), floors.plan(10, now, LONG).keys), ((0, 45), 45));
+        floors.sampled(asked, other);
+        assert_eq!((floors.base, floors.keys), (0, 0));
+    }
+
+    /// Two are under way at a time.
+    #[test]
+    fn a_sample_that_comes_late_forgets_nothing() {
+        let now = Instant::now();
+        let mut floors = experienced(now);
+        let (early, late) = (floors.asking(now), floors.asking(now));
+        floors.sampled(late, sample(400, 400, 150));
+        floors.sampled(early, sample(300, 300, 120));
+        assert_eq!((floors.base, floors.keys), (200, 150));
+    }
+
+    #[test]
+    fn the_floor_of_the_keys_is_found_anew_now_and_then() {
+        let now = Instant::now();
+        let mut floors = experienced(now);
+        assert_eq!(floors.asking(now).keys, 80);
+        let asked = floors.asking(now + ANEW);
+        assert_eq!(asked.keys, 0);
+        floors.sampled(asked, sample(300, 300, 30));
+        assert_eq!(floors.keys, 30, "something came back");
     }
 
     #[test]

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 35] = [
+const MISTAKES: [Mistake; 37] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -282,6 +282,20 @@ const MISTAKES: [Mistake; 35] = [
         wrong: "AND b.line <> b.pos AND false",
         cases: &["a_key_that_is_held_by_what_came_back_is_held"],
     },
+    Mistake {
+        name: "what was behind holds nothing",
+        file: "grant_leases",
+        right: "CASE WHEN d.wait = 0 THEN d.line ELSE 0 END",
+        wrong: "d.line",
+        cases: &["a_key_that_is_held_by_what_was_behind_is_held"],
+    },
+    Mistake {
+        name: "the oldest in the line is taken for the first of its key",
+        file: "pick_keyed",
+        right: "WHERE NOT p_all AND",
+        wrong: "WHERE false AND",
+        cases: &["a_head_that_came_back_is_found_among_very_many"],
+    },
 ];
 
 /// A store with the mistake planted.
@@ -374,4 +388,6 @@ controls! {
     a_replay_that_is_passed_is_noticed: "what is replayed is not in the line",
     a_lease_that_is_passed_is_noticed: "leases are passed",
     a_lease_of_what_came_back_that_is_passed_is_noticed: "what came back holds nothing",
+    a_lease_of_what_was_behind_that_is_passed_is_noticed: "what was behind holds nothing",
+    a_wrong_head_among_very_many_is_noticed: "the oldest in the line is taken for the first of its key",
 }

@@ -332,6 +332,8 @@ macro_rules! __cases {
                 what_was_replayed_is_found_in_its_place
                 a_key_that_is_held_for_long_is_held
                 a_key_that_is_held_by_what_came_back_is_held
+                a_key_that_is_held_by_what_was_behind_is_held
+                a_head_that_came_back_is_found_among_very_many
             }
             runs {
                 a_run_is_cut_by_the_batch

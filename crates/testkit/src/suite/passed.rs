@@ -130,3 +130,37 @@ pub async fn a_key_that_is_held_by_what_came_back_is_held(fx: &dyn Fixture) {
     assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["2"]);
     assert_sound(fx, &[first, next]).await;
 }
+
+/// What was behind the head when it was granted with it holds its key too, when the head is done.
+pub async fn a_key_that_is_held_by_what_was_behind_is_held(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let mut ids = put_all(fx, vec![keyed("k", "1").delay(DAY), keyed("k", "2")]).await;
+    others_pass(fx, &*store).await;
+    fx.advance(DAY).await;
+    let run = store.claim(&Claim::new("w1", 10, LEASE * 100)).await.unwrap();
+    assert_eq!(bodies(&run), ["1", "2"]);
+    settle_all(&*store, &[delivered(&run[0].lease)]).await;
+    ids.push(put(fx, keyed("k", "3")).await);
+    others_pass(fx, &*store).await;
+    settle_all(&*store, &[delivered(&run[1].lease)]).await;
+    assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["3"]);
+    assert_sound(fx, &ids).await;
+}
+
+/// Where very many wait, the oldest of a key in the line need not be its first: one that came back is.
+pub async fn a_head_that_came_back_is_found_among_very_many(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    put_all(fx, line("k", &["1", "2"])).await;
+    let head = claim_one(&*store, "w1").await;
+    assert_eq!(bodies(std::slice::from_ref(&head)), ["1"]);
+    put_all(fx, (0..1100).map(|n| keyed(&format!("many-{n}"), "many")).collect()).await;
+    settle_all(&*store, &[released(&head.lease)]).await;
+    let mut found = Vec::new();
+    // The oldest of all is "2", behind a head that is the youngest in the line.
+    for _ in 0..4 {
+        let claimed = claim(&*store, "w1", 1).await;
+        assert_eq!(claimed.len(), 1, "there is very much that is free");
+        found.extend(bodies(&claimed));
+    }
+    assert!(found.iter().any(|body| body == "1"), "{found:?}");
+}
