@@ -247,17 +247,17 @@ END $$;
 
 -- Whether the oldest record that claims visit is behind one that waits, or waits itself, in a lane that this claim may look into.
 CREATE OR REPLACE FUNCTION posthouse.oldest_is_held(p_now timestamptz, p_not_topics text[], p_own bigint[], p_los bigint[], p_his bigint[], p_left bigint[], p_floor bigint) RETURNS boolean
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = posthouse, pg_temp AS $$
 DECLARE
     o record;
 BEGIN
-    SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, least(q.due_at, q.deliver_by) AS due INTO o FROM posthouse.keyed q WHERE q.wait = 0 AND q.line > p_floor ORDER BY q.line LIMIT 1;
+    SELECT q.lane, q.key_hash, q.key, q.pos, q.seq, least(q.due_at, q.deliver_by) AS due INTO o FROM keyed q WHERE q.wait = 0 AND q.line > p_floor ORDER BY q.line LIMIT 1;
     IF NOT FOUND OR NOT (p_own IS NULL OR o.lane = ANY (p_own)) OR (o.lane & 4294967295) = ANY (p_left)
        OR NOT EXISTS (SELECT FROM unnest(p_los, p_his) r(lo, hi) WHERE o.lane BETWEEN r.lo AND r.hi) THEN RETURN false; END IF;
     RETURN (
         o.due > p_now + interval '250 milliseconds'
-        OR (SELECT true FROM posthouse.keyed f WHERE (f.wait <> 0 OR f.line <> f.pos) AND f.wait IN (1, 3) AND f.lane = o.lane AND ~f.key_hash = ~o.key_hash AND f.key = o.key AND f.pos < o.pos ORDER BY f.pos LIMIT 1) IS NOT NULL
-        OR cardinality(p_not_topics) > 0 AND (SELECT m.topic = ANY (p_not_topics) FROM posthouse.message m WHERE m.seq = o.seq));
+        OR (SELECT true FROM keyed f WHERE (f.wait <> 0 OR f.line <> f.pos) AND f.wait IN (1, 3) AND f.lane = o.lane AND ~f.key_hash = ~o.key_hash AND f.key = o.key AND f.pos < o.pos ORDER BY f.pos LIMIT 1) IS NOT NULL
+        OR cardinality(p_not_topics) > 0 AND (SELECT m.topic = ANY (p_not_topics) FROM message m WHERE m.seq = o.seq));
 END $$;
 
 -- Puts these keys out of the way, whose locks the caller has; with a fresh snapshot.
