@@ -1,6 +1,6 @@
 //! P11 with keys: a claimer need not look again at what others have passed long ago, but finds what comes back there, and minds who holds it.
 
-use posthouse_core::{Claim, Claimed, Message, OnDead, Store};
+use posthouse_core::{Claim, Claimed, Lease, Message, MessageId, OnDead, Store};
 
 use super::tools::*;
 use crate::Fixture;
@@ -39,6 +39,15 @@ async fn granted_again(fx: &dyn Fixture, store: &dyn Store) -> Vec<Claimed> {
     assert_eq!(bodies(&run), ["1", "2"]);
     others_pass(fx, store).await;
     run
+}
+
+/// The lease holds its key for as long as it lasts: the next message of `k`, which has this body, is free only when it has ended.
+async fn assert_holds(fx: &dyn Fixture, store: &dyn Store, held: &Lease, next: &str) -> MessageId {
+    let id = put(fx, keyed("k", next)).await;
+    others_pass(fx, store).await;
+    settle_all(store, &[delivered(held)]).await;
+    assert_eq!(bodies(&claim(store, "w1", 10).await), [next]);
+    id
 }
 
 /// A failure goes back to its own place, which is below what was passed.
@@ -107,10 +116,7 @@ pub async fn a_key_that_is_held_for_long_is_held(fx: &dyn Fixture) {
     let first = put(fx, keyed("k", "1")).await;
     let held = store.claim(&Claim::new("w1", 10, LEASE * 100)).await.unwrap();
     others_pass(fx, &*store).await;
-    let next = put(fx, keyed("k", "2")).await;
-    others_pass(fx, &*store).await;
-    settle_all(&*store, &[delivered(&held[0].lease)]).await;
-    assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["2"]);
+    let next = assert_holds(fx, &*store, &held[0].lease, "2").await;
     assert_sound(fx, &[first, next]).await;
 }
 
@@ -124,10 +130,7 @@ pub async fn a_key_that_is_held_by_what_came_back_is_held(fx: &dyn Fixture) {
     fx.advance(SECOND * 11).await;
     let held = store.claim(&Claim::new("w1", 10, LEASE * 100)).await.unwrap();
     assert_eq!(bodies(&held), ["1"]);
-    let next = put(fx, keyed("k", "2")).await;
-    others_pass(fx, &*store).await;
-    settle_all(&*store, &[delivered(&held[0].lease)]).await;
-    assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["2"]);
+    let next = assert_holds(fx, &*store, &held[0].lease, "2").await;
     assert_sound(fx, &[first, next]).await;
 }
 
@@ -140,10 +143,7 @@ pub async fn a_key_that_is_held_by_what_was_behind_is_held(fx: &dyn Fixture) {
     let run = store.claim(&Claim::new("w1", 10, LEASE * 100)).await.unwrap();
     assert_eq!(bodies(&run), ["1", "2"]);
     settle_all(&*store, &[delivered(&run[0].lease)]).await;
-    ids.push(put(fx, keyed("k", "3")).await);
-    others_pass(fx, &*store).await;
-    settle_all(&*store, &[delivered(&run[1].lease)]).await;
-    assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["3"]);
+    ids.push(assert_holds(fx, &*store, &run[1].lease, "3").await);
     assert_sound(fx, &ids).await;
 }
 
