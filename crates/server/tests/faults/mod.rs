@@ -16,7 +16,7 @@ mod standing;
 
 use posthouse::{AnyStore, AttemptOutcome, AuditEntry, AuditFilter, Message, MessageId, MessageView, State};
 use receiver::Receiver;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::{
     collections::HashMap,
     fs::File,
@@ -230,11 +230,11 @@ impl World {
 
     /// Freezes a relay, but not in the middle of a write: on a SQLite file that would hold up everybody else, by its design.
     pub fn freeze(&self, relay: &Process) {
-        relay.signal(Signal::STOP);
+        relay.halt();
         while self.place.is_sqlite() && !self.can_write() {
             relay.signal(Signal::CONT);
             std::thread::sleep(Duration::from_millis(5));
-            relay.signal(Signal::STOP);
+            relay.halt();
         }
     }
 
@@ -366,6 +366,14 @@ pub struct Process {
 impl Process {
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Returns when all of its threads stand still. The signal alone is only a request: a thread on another processor goes on for a
+    /// moment, and may take an answer and write of it.
+    fn halt(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.child);
+        waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).unwrap();
     }
 
     /// What it has written so far.
