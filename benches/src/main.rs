@@ -34,9 +34,38 @@ const OFFERS: [Offer; 3] = [
     },
 ];
 
+/// What can be measured.
+const BARS: [&str; 9] = ["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9"];
+
+/// Ends the program if this is none of them: it would measure nothing, and not say so.
+fn refuse_others(what: &str, word: &str, known: &[&str]) {
+    if !known.contains(&word) {
+        eprintln!("{what}: '{word}' is none of {}", known.join(", "));
+        std::process::exit(2);
+    }
+}
+
+/// How long a snapshot is held.
+fn held_seconds() -> u64 {
+    let Ok(text) = std::env::var("HELD_SECONDS") else {
+        return 60;
+    };
+    text.parse().unwrap_or_else(|_| {
+        eprintln!("HELD_SECONDS: '{text}' is not a number of seconds");
+        std::process::exit(2);
+    })
+}
+
 #[tokio::main]
 async fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let (seconds, only) = (held_seconds(), std::env::var("HELD").ok());
+    for bar in &wanted {
+        refuse_others("bar", bar, &BARS);
+    }
+    if let Some(only) = &only {
+        refuse_others("HELD", only, &OFFERS.map(|offer| offer.name));
+    }
     let wants = |bar: &str| wanted.is_empty() || wanted.iter().any(|w| w == bar);
     let mut report = Report::default();
     let pg = postgres::Bench::new().await;
@@ -54,10 +83,7 @@ async fn main() {
         pg.claim_growth(&mut report).await;
     }
     if wants("B6") {
-        let held = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
-        let seconds = held("HELD_SECONDS").unwrap_or(60);
         // With keys and tenants only where there is time, or where they are asked for.
-        let only = std::env::var("HELD").ok();
         let wanted = |offer: &&Offer| match &only {
             Some(only) => only == offer.name,
             None => seconds > 60 || offer.name == "plain",

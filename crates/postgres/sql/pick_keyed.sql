@@ -6,8 +6,9 @@
 -- Whether a key is held is asked for each key by (SELECT true ... LIMIT 1) IS NULL. NOT EXISTS would become a join, which reads all that
 -- is held, and all that ever was and is not cleaned up yet, for each claim.
 -- p_floor is the floor of the keys: what is visited stands above it in its line, and so do leases that were granted in their first place; whatever else
--- a key has is found by indexes of its own, which are small. The oldest that are visited are looked at first. Where p_near, those are all; else half of the keys of the
--- first look, and all of the later ones, are found by going from key to key, so that a key or a tenant with very many does not stand before the others.
+-- a key has is found by indexes of its own, which are small. The oldest that are visited are looked at first. Where p_near, those are all. Else keys are found by going from key to key
+-- as well, so that a key or a tenant with very many does not stand before the others: where there are several lanes, where few of the oldest are free, and now and then. Not always,
+-- because that passes over all that is gone and not cleaned up yet.
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
     p_most int, p_depth int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_sweep boolean, p_left bigint[], p_floor bigint, p_near boolean,
@@ -20,6 +21,8 @@ DECLARE
     keys_each int;
     visits int;
     wanted int;
+    window_of_oldest int := 1025;
+    walks boolean;
     others record;
     swept int;
     found_keys int;
@@ -33,18 +36,17 @@ BEGIN
         keys_each := greatest(1, p_most / p_depth / cardinality(lanes));
         visits := 4 * keys_each + greatest(64, 2048 / cardinality(lanes));
         wanted := least(keys_each * cardinality(lanes), p_most);
+        window_of_oldest := greatest(256, 4 * wanted);
     ELSE
         wanted := greatest(1, p_most / p_depth);
     END IF;
 
     -- 1: heads of due and free keys. Those that lapsed make way for the next of their key: look again, a few times.
     FOR round IN 1..10 LOOP
-        l := NULL; h := '{}'; k := '{}'; p := '{}';
-        IF p_near OR p_sweep THEN
-            SELECT f.l, f.h, f.k, f.p INTO l, h, k, p
-            FROM near_heads(CASE WHEN p_near THEN p_most ELSE greatest(1, p_most / p_depth / 2) END, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, CASE WHEN p_near THEN 1025 ELSE 256 END, p_near) f;
-        END IF;
-        IF NOT p_near THEN
+        SELECT f.l, f.h, f.k, f.p INTO l, h, k, p
+        FROM near_heads(CASE WHEN p_near THEN p_most WHEN cardinality(lanes) > 1 THEN greatest(1, wanted / 2) ELSE wanted END, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, window_of_oldest, p_near) f;
+        walks := NOT p_near AND (cardinality(lanes) > 1 OR coalesce(cardinality(l), 0) < least(16, wanted) OR random() < 0.125);
+        IF walks THEN
             SELECT f.* INTO others
             FROM free_heads(lanes, keys_each, p_most - coalesce(cardinality(l), 0), visits, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_floor, coalesce(h, '{}')) f;
             l := l || others.l; h := h || others.h; k := k || others.k; p := p || others.p;
@@ -58,7 +60,7 @@ BEGIN
         IF p_near AND coalesce(cardinality(l), 0) < wanted OR oldest_is_held(p_now, p_not_topics, p_own, p_los, p_his, p_left, p_floor) THEN
             swept := sweep_near(p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor);
         END IF;
-        IF NOT p_near AND coalesce(cardinality(l), 0) < wanted THEN
+        IF walks AND coalesce(cardinality(l), 0) < wanted THEN
             swept := swept + sweep_keys(lanes, visits, p_now, p_namespaces, p_tenant, p_not_topics, p_floor);
         END IF;
         more := l IS NULL AND swept > 0;
