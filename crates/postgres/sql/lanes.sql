@@ -79,6 +79,44 @@ BEGIN
     END LOOP;
 END $$;
 
+-- More lanes of `ready` in the gaps in which these were found: the first one of each namespace behind it, and of the same namespace from a random tenant on and around.
+-- Without it neighbours that are known would hide all others, but for one before and one behind them.
+CREATE OR REPLACE FUNCTION posthouse.more_lanes(p_found bigint[], p_known bigint[], p_hi bigint, p_his bigint[], p_left bigint[], p_most int) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
+DECLARE
+    known CONSTANT bigint[] := p_known || p_found;
+    each CONSTANT int := greatest(1, p_most / cardinality(p_found));
+    found_lanes bigint[];
+BEGIN
+    SELECT array_agg(w.lane) INTO found_lanes
+    FROM unnest(p_found) f(lane)
+    CROSS JOIN LATERAL (SELECT coalesce((SELECT min(k) - 1 FROM unnest(known) k WHERE k > f.lane), p_hi) AS hi OFFSET 0) gap
+    CROSS JOIN LATERAL (SELECT least(gap.hi, f.lane | 4294967295) AS last OFFSET 0) space
+    CROSS JOIN LATERAL (SELECT f.lane + 1 + floor(random() * (space.last - f.lane))::bigint AS lane OFFSET 0) start
+    CROSS JOIN LATERAL (
+        SELECT w.lane FROM (
+            -- Where namespaces are asked for, each was looked into by itself.
+            SELECT w.lane FROM (
+                WITH RECURSIVE walk(lane) AS (
+                    SELECT next_lane(1, after_space(f.lane), gap.hi) WHERE p_his = '{9223372036854775807}'
+                    UNION ALL
+                    SELECT next_lane(1, after_space(walk.lane), gap.hi) FROM walk WHERE walk.lane IS NOT NULL)
+                SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT each + cardinality(p_left)) w
+            UNION ALL
+            SELECT w.lane
+            FROM (VALUES (start.lane, space.last), (f.lane + 1, start.lane - 1)) part(lo, hi)
+            CROSS JOIN LATERAL (
+                WITH RECURSIVE walk(lane) AS (
+                    SELECT next_lane(1, part.lo, part.hi)
+                    UNION ALL
+                    SELECT next_lane(1, walk.lane + 1, part.hi) FROM walk WHERE walk.lane < part.hi)
+                SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT each + cardinality(p_left)) w) w
+        WHERE (w.lane & 4294967295) <> ALL (p_left)
+        LIMIT each) w;
+    RETURN coalesce(found_lanes, '{}');
+END $$;
+
 -- Up to p_most lanes of one kind, from a random tenant of each namespace on, so that nobody is always first; without those of tenants
 -- that are left, by the lower halves of their lanes.
 CREATE OR REPLACE FUNCTION posthouse.lanes_of(p_kind int, p_los bigint[], p_his bigint[], p_most int, p_left bigint[] DEFAULT '{}', p_floor bigint DEFAULT 0) RETURNS bigint[]

@@ -39,8 +39,19 @@ BEGIN
             SELECT coalesce(array_agg(u.l ORDER BY u.o), '{}'), coalesce(array_agg(u.f ORDER BY u.o), '{}') INTO lanes, floors
             FROM unnest(p_lanes, p_floors) WITH ORDINALITY u(l, f, o) WHERE (u.l & 4294967295) <> ALL (p_left);
         END IF;
-        lanes := fresh || lanes;
-        floors := array_fill(0::bigint, ARRAY[cardinality(fresh)]) || floors;
+        -- Where there are few gaps, as between neighbours, there may be many more.
+        IF cardinality(fresh) BETWEEN 1 AND 16 THEN
+            fresh := fresh || more_lanes(fresh, lanes, p_hi, p_his, p_left, least(p_most, 128));
+        END IF;
+        IF cardinality(fresh) + cardinality(lanes) <= p_most THEN
+            lanes := fresh || lanes;
+            floors := array_fill(0::bigint, ARRAY[cardinality(fresh)]) || floors;
+        ELSE
+            -- Not all of them have a turn: by turns, so that neither keep the others away.
+            SELECT array_agg(u.l ORDER BY u.o, u.known), array_agg(u.f ORDER BY u.o, u.known) INTO lanes, floors
+            FROM (SELECT x.l, 0::bigint AS f, x.o, false AS known FROM unnest(fresh) WITH ORDINALITY x(l, o)
+                  UNION ALL SELECT y.l, y.f, y.o, true FROM unnest(lanes, floors) WITH ORDINALITY y(l, f, o)) u;
+        END IF;
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
     IF cardinality(lanes) = 1 AND NOT picky THEN
@@ -56,10 +67,10 @@ BEGIN
     END IF;
 
     -- Each lane its share; what is left over is shared among the lanes that have more, and so on, a few times. So little is
-    -- locked that is not taken. The order of taking is by rank within the lane, so that a limit in bytes cuts all lanes alike.
+    -- locked that is not taken. The last time each may give all, so that who is granted less than he asked for has seen all. The order of taking is by rank within the lane, so that a limit in bytes cuts all lanes alike.
     bytes := 0;
     FOR round IN 1..5 LOOP
-        share := greatest(1, wanted / cardinality(lanes));
+        share := CASE WHEN round < 5 THEN greatest(1, wanted / cardinality(lanes)) ELSE wanted END;
         WITH seen AS MATERIALIZED (
             SELECT x.c, x.bytes, x.pos, u.o, row_number() OVER (PARTITION BY u.o ORDER BY x.pos) AS rank
             FROM unnest(lanes, floors, ends) WITH ORDINALITY u(l, f, e, o)

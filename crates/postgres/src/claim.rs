@@ -38,19 +38,16 @@ struct Grants {
 }
 
 impl Grants {
+    /// It brought less than was asked for, and nothing cut it short: no lane that it looked into has more without a key.
+    fn left_nothing(&self, claim: &Claim) -> bool {
+        !self.truncated && self.messages.len() < claim.batch as usize
+    }
+
     /// Nothing that was free is left. Known for lanes that were known, without keys: of a lane that is new there may be others behind it, and
     /// of keys those come that fit.
     fn is_all(&self, plan: &Plan, claim: &Claim) -> bool {
         let plain = |message: &rows::Granted| message.unkeyed && plan.lanes.contains(&message.lane);
-        !self.truncated && self.left_nothing(plan, claim) && self.messages.iter().all(plain)
-    }
-
-    /// No lane that was known has more without a key, unless something cut it short. Messages with keys had their part of the room first.
-    fn left_nothing(&self, plan: &Plan, claim: &Claim) -> bool {
-        let unkeyed = self.messages.iter().filter(|m| m.unkeyed).count();
-        let keyed = self.messages.len() - unkeyed;
-        let room = (claim.batch as usize).saturating_sub(keyed);
-        plan.left_nothing(unkeyed, room, claim.namespaces.len())
+        self.left_nothing(claim) && self.messages.iter().all(plain)
     }
 }
 
@@ -102,8 +99,7 @@ impl Postgres {
         let rows = &granted.messages;
         // Full, picky or cut short: something that was free may have been left below the last one taken.
         let picky = !(claim.not_topics.is_empty() && claim.not_tenants.is_empty());
-        let full = rows.len() >= claim.batch as usize || picky;
-        let cut = full || granted.truncated || !granted.left_nothing(plan, claim);
+        let cut = picky || !granted.left_nothing(claim);
         let taken = rows.iter().filter(|r| r.unkeyed).map(|r| (r.lane, r.pos));
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);

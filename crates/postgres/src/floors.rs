@@ -130,14 +130,6 @@ impl Plan {
             base: 0,
         }
     }
-
-    /// Whether a claim that was granted so many, had room for `room`, and was not cut short, has left nothing in the lanes that it knew. Each
-    /// lane gives its share before any gives more, and beside those that it knew it may have found one in each gap of each namespace
-    /// that was asked for: if fewer came than one share, no lane has more.
-    pub(crate) fn left_nothing(&self, granted: usize, room: usize, namespaces: usize) -> bool {
-        let lanes = self.lanes.len();
-        lanes < 2 || granted == 0 || granted * (2 * lanes + namespaces.max(1)) < room
-    }
 }
 
 impl Floors {
@@ -397,16 +389,6 @@ mod tests {
             floors.claimed(&plan, std::iter::empty(), false, now);
         }
         assert_eq!(floors.plan(500, now, LONG).lanes.len(), 2);
-    }
-
-    #[test]
-    fn a_few_of_several_lanes_are_all_there_were() {
-        let now = Instant::now();
-        let plan = knowing(3, now).plan(500, now, LONG);
-        let left = |granted| plan.left_nothing(granted, 500, 0);
-        // A share is 500 / 7 at the least.
-        assert_eq!([left(0), left(71), left(72), left(499)], [true, true, false, false]);
-        assert!(knowing(1, now).plan(500, now, LONG).left_nothing(499, 500, 0));
     }
 
     fn sample(s: i64, x: i64, keys: i64) -> Sample {

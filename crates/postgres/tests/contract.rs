@@ -714,3 +714,24 @@ async fn workers_of_both_kinds_share_their_receipts() {
         assert_eq!([text(&found[0]), text(&found[1])], [archive, plain], "{body}");
     }
 }
+
+/// New tenants are found from a random one on. Those of one namespace, however many have something, do not hide another namespace until they are all known.
+#[tokio::test]
+async fn a_namespace_is_not_hidden_behind_the_tenants_of_another() {
+    let fx = PostgresFixture::new().await;
+    let store = fx.open().await;
+    let spaces = ["a", "b", "c", "d"];
+    let messages = (0..1000).map(|n| {
+        Message::bytes("t", "text/plain", "x")
+            .namespace(spaces[n % 4])
+            .tenant(format!("t{n}"))
+    });
+    store.enqueue_now(messages.collect()).await.unwrap();
+    let mut served = std::collections::BTreeSet::new();
+    // The first one finds some tenants, whosever they are; the next one sees what is before and behind them.
+    for _ in 0..2 {
+        let granted = store.claim(&Claim::new("w", 16, LEASE)).await.unwrap();
+        served.extend(granted.into_iter().map(|c| c.delivery.namespace));
+    }
+    assert_eq!(served.len(), 4, "{served:?}");
+}

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 37] = [
+const MISTAKES: [Mistake; 39] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -110,6 +110,20 @@ const MISTAKES: [Mistake; 37] = [
             "death_on_the_last_attempt_ends_in_dead",
             "attempts_are_gapless_and_epochs_rise",
         ],
+    },
+    Mistake {
+        name: "tenants that are known hide their neighbours",
+        file: "pick_ready",
+        right: "fresh := fresh || more_lanes(",
+        wrong: "PERFORM more_lanes(",
+        cases: &["many_tenants_fill_a_claim"],
+    },
+    Mistake {
+        name: "what is left of a share is shared a few times, and then left",
+        file: "pick_ready",
+        right: "CASE WHEN round < 5 THEN greatest(1, wanted / cardinality(lanes)) ELSE wanted END",
+        wrong: "greatest(1, wanted / cardinality(lanes))",
+        cases: &["unused_shares_go_on_until_the_batch_is_full"],
     },
     Mistake {
         name: "no turns",
@@ -365,6 +379,8 @@ controls! {
     cursor_polling_is_noticed: "cursor polling",
     a_forgetful_dedupe_is_noticed: "dedupe that forgets",
     attempts_counted_at_settle_are_noticed: "attempts counted at settle",
+    hidden_neighbours_are_noticed: "tenants that are known hide their neighbours",
+    an_unused_share_that_is_left_is_noticed: "what is left of a share is shared a few times, and then left",
     missing_turns_are_noticed: "no turns",
     a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",
     what_is_left_behind_a_run_is_noticed: "what is behind a run stays out of the way",

@@ -183,6 +183,31 @@ pub async fn an_unused_share_goes_to_the_others(fx: &dyn Fixture) {
     assert_eq!(take(fx, ask(10)).await.len(), 10);
 }
 
+/// However often that has to be done: here half of those that are asked have nothing left, five times.
+pub async fn unused_shares_go_on_until_the_batch_is_full(fx: &dyn Fixture) {
+    let mut messages = vec![message("x").tenant("rich"); 50];
+    for (tenants, each) in [(16, 1), (8, 3), (4, 5), (2, 7), (1, 9)] {
+        for n in 0..tenants {
+            messages.extend(vec![message("x").tenant(format!("{each}-{n}")); each]);
+        }
+    }
+    put_all(fx, messages).await;
+    assert_eq!(take(fx, ask(96)).await.len(), 96);
+}
+
+/// However many tenants have a little, a claim is filled: those that a relay served before hide no others.
+pub async fn many_tenants_fill_a_claim(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    put_all(fx, (0..320).map(|n| message("x").tenant(format!("t{n}"))).collect()).await;
+    let mut sizes = Vec::new();
+    while let found @ [_, ..] = &*claim(&*store, "w1", 32).await {
+        sizes.push(found.len());
+        deliver(&*store, found).await;
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), 320);
+    assert!(sizes.len() <= 15, "{sizes:?}");
+}
+
 /// Even a claim of one message at a time serves every tenant soon: within twice as many claims as there are tenants, because a
 /// relay may first have to find them.
 pub async fn claims_of_one_go_round_the_tenants(fx: &dyn Fixture) {

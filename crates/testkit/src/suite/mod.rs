@@ -100,6 +100,8 @@ macro_rules! __cases {
                 a_flood_does_not_delay_another_tenant
                 tenants_share_a_batch
                 an_unused_share_goes_to_the_others
+                unused_shares_go_on_until_the_batch_is_full
+                many_tenants_fill_a_claim
                 claims_of_one_go_round_the_tenants
                 no_claim_is_empty_while_something_is_free
                 no_claim_is_empty_while_one_of_many_has_more
