@@ -255,6 +255,8 @@ impl Floors {
             let high = highest.entry(lane).or_insert(pos);
             *high = pos.max(*high);
         }
+        // One that brought something came at a busy time: who is silent just now has more soon.
+        let room = if highest.is_empty() { plan.window } else { WINDOW };
         for lane in &plan.lanes {
             let gave = highest.get(lane).copied();
             let passed = if cut { gave } else { Some(plan.base) };
@@ -268,7 +270,7 @@ impl Floors {
                 known.gave = now;
             } else if !cut {
                 let silent = now.duration_since(known.gave);
-                self.rest(*lane, silent, plan.window);
+                self.rest(*lane, silent, room);
             }
         }
         for lane in highest.into_keys() {
@@ -289,10 +291,10 @@ impl Floors {
         plan.lanes.len() < self.lanes.len()
     }
 
-    /// Lets a lane go that gave nothing: at once where there are more than a claim has room for, else after a while.
-    fn rest(&mut self, lane: i64, silent: Duration, window: usize) {
+    /// Lets a lane go that gave nothing: at once where more are known than there is room for, else after a while.
+    fn rest(&mut self, lane: i64, silent: Duration, room: usize) {
         let known = self.lanes.len();
-        if known <= window && (known <= FEW || silent <= PATIENCE) {
+        if known <= room && (known <= FEW || silent <= PATIENCE) {
             return;
         }
         if let Some(known) = self.lanes.remove(&lane) {
@@ -377,6 +379,18 @@ mod tests {
             plan.lanes.len()
         };
         assert_eq!([look(1), look(2), look(3), look(4)], [100, 100, 100, FEW]);
+    }
+
+    /// Found anew, they would be walked through from their beginning.
+    #[test]
+    fn a_claim_that_brings_something_lets_nobody_go_at_once() {
+        let now = Instant::now();
+        let mut floors = knowing(10, now);
+        for _ in 0..5 {
+            let plan = floors.plan(2, now, LONG);
+            floors.claimed(&plan, [(plan.lanes[0], 1)].into_iter(), false, now);
+        }
+        assert_eq!(floors.plan(500, now, LONG).lanes.len(), 10);
     }
 
     /// Those that give nothing would stand in the way of those that do.
