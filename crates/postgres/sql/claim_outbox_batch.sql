@@ -40,7 +40,7 @@ BEGIN
             claim_outbox_batch.tenant, coalesce(not_topics, '{}'), '{}', '{}', -9223372036854775808, 9223372036854775807)
         LOOP
             IF g.seq IS NULL THEN
-                again := again OR g.blocks IS NULL AND NOT granted;
+                again := again OR g.kind = 1 AND NOT granted;
             ELSE
                 granted := true;
                 RETURN NEXT (g.id, token, g.epoch::bigint, g.attempt, g.tenant, g.namespace, g.topic, g.order_key, g.content_type, g.payload,

@@ -11,6 +11,9 @@
 -- nobody rings for this worker any more once it is granted more than one message, or all that it asked for. With p_lot, leases of
 -- messages that are granted for the first time stand together in one record, from so many on: not for whoever settles one of them in a
 -- transaction of its own, which would keep the others waiting. p_keys is the floor of the keys (`sample_floor`); 0 is always right.
+--
+-- A row without a number is no message, but a remark, told apart by `kind`: 1 free ones may be left, so look again; 2 from this place on this claim kept others away from messages that
+-- it did not take, and they may have passed them; 3 there may be more lanes with work than it found; 4 `blocks` says whether leases may have run out.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
     p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL,
@@ -47,6 +50,9 @@ DECLARE
     own bigint[];
     unparked tid[] := '{}';
     parked_ones boolean := false;
+    strangers boolean := false;
+    kept_lanes bigint[];
+    kept_places bigint[];
     left_halves CONSTANT bigint[] := CASE WHEN p_tenant IS NOT NULL OR p_not_tenants = '{}' THEN '{}' ELSE ARRAY(SELECT DISTINCT tenant_half(n) FROM unnest(p_not_tenants) n) END;
 BEGIN
     -- A key is taken under a lock, and then read afresh; an old snapshot would read what was there before the lock.
@@ -115,7 +121,8 @@ BEGIN
                     WHERE r.ctid = ANY (unparked) WINDOW w AS (ORDER BY r.pos ROWS UNBOUNDED PRECEDING)) x
                 WHERE x.n <= least(half, left_rows) AND (x.weight <= left_bytes OR x.n = 1 AND left_rows = p_batch);
             ELSE
-                SELECT k.picks, k.bytes, hidden OR k.more, round = 2 AND k.few AND cardinality(k.picks) >= p_lot INTO picks, picked_bytes, hidden, lots
+                SELECT k.picks, k.bytes, hidden OR k.more, round = 2 AND k.few AND cardinality(k.picks) >= p_lot, strangers OR k.others, kept_lanes || k.left_lanes, kept_places || k.left_places
+                INTO picks, picked_bytes, hidden, lots, strangers, kept_lanes, kept_places
                 FROM pick_ready(left_rows, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
             END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
@@ -151,15 +158,22 @@ BEGIN
         EXIT WHEN truncated AND round = 6;
     END LOOP;
     IF truncated OR hidden THEN
-        -- So many lapsed, or were put out of the way, that free messages may be behind them, or they were too large: a row without a
-        -- number tells the claimer that it has not seen all.
-        seq := NULL;
+        -- So many lapsed, or were put out of the way, that free messages may be behind them, or they were too large.
+        kind := 1;
+        RETURN NEXT;
+    END IF;
+    kind := 2;
+    FOR lane, pos IN SELECT u.l, u.p FROM unnest(kept_lanes, kept_places) u(l, p) LOOP
+        RETURN NEXT;
+    END LOOP;
+    IF strangers THEN
+        kind := 3;
         RETURN NEXT;
     END IF;
     IF left_rows = p_batch THEN
         -- Idle claimers are told whether leases may have run out, so that they need not ask for that by themselves. Not in a busy
         -- one: the index holds the hints of the past until they are cleaned up.
-        seq := NULL;
+        kind := 4;
         blocks := EXISTS (SELECT FROM deadline d WHERE d.until <= t) OR EXISTS (SELECT FROM lot l WHERE l.until <= t);
         RETURN NEXT;
     ELSIF p_bell IS NOT NULL AND (left_rows < p_batch - 1 OR left_rows = 0) THEN

@@ -25,6 +25,28 @@ CREATE OR REPLACE FUNCTION posthouse.after_space(p_lane bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN p_lane >> 32 < 2147483647 THEN ((p_lane >> 32) + 1) << 32 END;
 
+-- The lanes of a kind from p_lo to p_hi, one after the other. Inlined into its callers, so that they stop it when they have enough.
+CREATE OR REPLACE FUNCTION posthouse.walk_lanes(p_kind int, p_lo bigint, p_hi bigint, p_floor bigint) RETURNS TABLE (lane bigint)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH RECURSIVE walk(lane) AS (
+        SELECT posthouse.next_lane(p_kind, p_lo, p_hi, p_floor)
+        UNION ALL
+        SELECT posthouse.next_lane(p_kind, w.lane + 1, p_hi, p_floor) FROM walk w WHERE w.lane < p_hi)
+    SELECT w.lane FROM walk w WHERE w.lane IS NOT NULL;
+END;
+
+-- The first lane of each namespace, in the same way.
+CREATE OR REPLACE FUNCTION posthouse.walk_spaces(p_kind int, p_lo bigint, p_hi bigint, p_floor bigint) RETURNS TABLE (lane bigint)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH RECURSIVE walk(lane) AS (
+        SELECT posthouse.next_lane(p_kind, p_lo, p_hi, p_floor)
+        UNION ALL
+        SELECT posthouse.next_lane(p_kind, posthouse.after_space(w.lane), p_hi, p_floor) FROM walk w WHERE w.lane IS NOT NULL)
+    SELECT w.lane FROM walk w WHERE w.lane IS NOT NULL;
+END;
+
 -- The ranges of lanes that a claim may look into: everything, or one range for each namespace.
 CREATE OR REPLACE FUNCTION posthouse.lane_ranges(p_namespaces text[], OUT los bigint[], OUT his bigint[])
 LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
@@ -33,8 +55,8 @@ BEGIN
         los := ARRAY[-9223372036854775808];
         his := ARRAY[9223372036854775807];
     ELSE
-        SELECT array_agg(s.lo ORDER BY ns), array_agg(s.lo | 4294967295 ORDER BY ns) INTO los, his
-        FROM unnest(p_namespaces) ns CROSS JOIN LATERAL (SELECT (lane(ns, '') >> 32) << 32 AS lo) s;
+        SELECT array_agg(s.lo), array_agg(s.lo | 4294967295) INTO los, his
+        FROM (SELECT DISTINCT (lane(ns, '') >> 32) << 32 AS lo FROM unnest(p_namespaces) ns) s;
     END IF;
 END $$;
 
@@ -97,22 +119,14 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT w.lane FROM (
             -- Where namespaces are asked for, each was looked into by itself.
-            SELECT w.lane FROM (
-                WITH RECURSIVE walk(lane) AS (
-                    SELECT next_lane(1, after_space(f.lane), gap.hi) WHERE p_his = '{9223372036854775807}'
-                    UNION ALL
-                    SELECT next_lane(1, after_space(walk.lane), gap.hi) FROM walk WHERE walk.lane IS NOT NULL)
-                SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT each + cardinality(p_left)) w
+            SELECT w.lane
+            FROM walk_spaces(1, CASE WHEN p_his = '{9223372036854775807}' THEN after_space(f.lane) END, gap.hi, 0) s
+            CROSS JOIN LATERAL (
+                SELECT w.lane FROM walk_lanes(1, s.lane, least(gap.hi, s.lane | 4294967295), 0) w WHERE (w.lane & 4294967295) <> ALL (p_left) LIMIT 1) w
             UNION ALL
             SELECT w.lane
             FROM (VALUES (start.lane, space.last), (f.lane + 1, start.lane - 1)) part(lo, hi)
-            CROSS JOIN LATERAL (
-                WITH RECURSIVE walk(lane) AS (
-                    SELECT next_lane(1, part.lo, part.hi)
-                    UNION ALL
-                    SELECT next_lane(1, walk.lane + 1, part.hi) FROM walk WHERE walk.lane < part.hi)
-                SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT each + cardinality(p_left)) w) w
-        WHERE (w.lane & 4294967295) <> ALL (p_left)
+            CROSS JOIN LATERAL walk_lanes(1, part.lo, part.hi, 0) w WHERE (w.lane & 4294967295) <> ALL (p_left)) w
         LIMIT each) w;
     RETURN coalesce(found_lanes, '{}');
 END $$;
@@ -131,12 +145,7 @@ BEGIN
     -- The namespaces with work: a loose scan over the upper halves of the lanes.
     SELECT array_agg(n.space) INTO spaces FROM (
         SELECT w.lane >> 32 AS space FROM unnest(p_los, p_his) r(lo, hi)
-        CROSS JOIN LATERAL (
-            WITH RECURSIVE walk(lane) AS (
-                SELECT next_lane(p_kind, r.lo, r.hi, p_floor)
-                UNION ALL
-                SELECT next_lane(p_kind, after_space(walk.lane), r.hi, p_floor) FROM walk WHERE walk.lane IS NOT NULL)
-            SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most) w
+        CROSS JOIN LATERAL (SELECT w.lane FROM walk_spaces(p_kind, r.lo, r.hi, p_floor) w LIMIT p_most) w
         ORDER BY random()) n;
     IF spaces IS NULL THEN RETURN '{}'; END IF;
     -- In each, from a random tenant on and around: the lanes of a namespace fill one narrow range of all lanes, so the start
@@ -146,12 +155,7 @@ BEGIN
         FROM unnest(spaces) WITH ORDINALITY n(space, o)
         CROSS JOIN LATERAL (SELECT n.space << 32 AS first, (n.space << 32) | (random() * 4294967295)::bigint AS start OFFSET 0) s
         CROSS JOIN LATERAL (VALUES (s.start, s.first | 4294967295), (s.first, s.start - 1)) part(lo, hi)
-        CROSS JOIN LATERAL (
-            WITH RECURSIVE walk(lane) AS (
-                SELECT next_lane(p_kind, part.lo, part.hi, p_floor)
-                UNION ALL
-                SELECT next_lane(p_kind, walk.lane + 1, part.hi, p_floor) FROM walk WHERE walk.lane < part.hi)
-            SELECT walk.lane FROM walk WHERE walk.lane IS NOT NULL LIMIT p_most + cardinality(p_left)) w
+        CROSS JOIN LATERAL walk_lanes(p_kind, part.lo, part.hi, p_floor) w
         WHERE (w.lane & 4294967295) <> ALL (p_left)
         LIMIT p_most) w;
     RETURN coalesce(found_lanes, '{}');
@@ -167,11 +171,17 @@ BEGIN
     IF p_namespaces IS NOT NULL THEN
         RETURN ARRAY(SELECT DISTINCT lane(ns, p_tenant) FROM unnest(p_namespaces) ns);
     END IF;
-    -- A loose scan over the upper halves of the lanes; each step jumps over a whole namespace.
-    WITH RECURSIVE walk(lane) AS (
-        SELECT next_lane(NULL, -9223372036854775808, 9223372036854775807)
-        UNION ALL
-        SELECT next_lane(NULL, after_space(walk.lane), 9223372036854775807) FROM walk WHERE walk.lane IS NOT NULL)
-    SELECT array_agg((w.lane >> 32) << 32 | tenant_half(p_tenant)) INTO found_lanes FROM walk w WHERE w.lane IS NOT NULL;
+    SELECT array_agg((w.lane >> 32) << 32 | tenant_half(p_tenant)) INTO found_lanes FROM walk_spaces(NULL, -9223372036854775808, 9223372036854775807, 0) w;
     RETURN coalesce(found_lanes, '{}');
+END $$;
+
+-- What is at the floors of a claimer or below them, in the lanes that it knows: the first place in each. A claim that failed may have left it there.
+CREATE OR REPLACE FUNCTION posthouse.below_floors(p_lanes bigint[], p_floors bigint[]) RETURNS TABLE (lane bigint, pos bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = posthouse, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT u.l, x.pos FROM unnest(p_lanes, p_floors) u(l, f)
+    CROSS JOIN LATERAL (SELECT q.pos FROM ready q WHERE q.lane = u.l AND q.pos <= u.f ORDER BY q.lane, q.pos LIMIT 1) x;
 END $$;

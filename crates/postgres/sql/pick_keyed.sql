@@ -1,7 +1,7 @@
 -- Locks free keys and answers where the messages of their runs are; so many keys that runs of p_depth fill the batch. Claims and operators take a key by an advisory lock
 -- until commit; a lock on its head would not do, because a relaxed producer or a retry can put another message before the
 -- head at any time. Two statements on purpose: the second one's snapshot is taken under the lock, so it sees whatever the
--- last holder of the key committed. `more` says that nothing was found, but keys were put out of the way.
+-- last holder of the key committed. `more` says that nothing was found, but that there may be something: keys were put out of the way, or were another's when they were found.
 --
 -- Whether a key is held is asked for each key by (SELECT true ... LIMIT 1) IS NULL. NOT EXISTS would become a join, which reads all that
 -- is held, and all that ever was and is not cleaned up yet, for each claim.
@@ -23,6 +23,7 @@ DECLARE
     wanted int;
     window_of_oldest int := 1025;
     walks boolean;
+    near_most int;
     others record;
     swept int;
     found_keys int;
@@ -43,16 +44,24 @@ BEGIN
 
     -- 1: heads of due and free keys. Those that lapsed make way for the next of their key: look again, a few times.
     FOR round IN 1..10 LOOP
+        -- Who wants only one key tries one way or the other.
+        walks := NOT p_near AND (cardinality(lanes) > 1 OR random() < 0.125);
+        near_most := CASE WHEN p_near THEN p_most WHEN cardinality(lanes) > 1 THEN greatest(1, wanted / 2) ELSE wanted END;
+        IF walks AND near_most >= p_most THEN
+            near_most := CASE WHEN p_most > 1 THEN p_most - 1 ELSE (random() < 0.5)::int END;
+        END IF;
         SELECT f.l, f.h, f.k, f.p INTO l, h, k, p
-        FROM near_heads(CASE WHEN p_near THEN p_most WHEN cardinality(lanes) > 1 THEN greatest(1, wanted / 2) ELSE wanted END, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, window_of_oldest, p_near) f;
-        walks := NOT p_near AND (cardinality(lanes) > 1 OR coalesce(cardinality(l), 0) < least(16, wanted) OR random() < 0.125);
-        IF walks THEN
+        FROM near_heads(near_most, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, window_of_oldest, p_near) f;
+        walks := walks OR NOT p_near AND coalesce(cardinality(l), 0) < least(16, wanted);
+        IF walks AND coalesce(cardinality(l), 0) < p_most THEN
             SELECT f.* INTO others
             FROM free_heads(lanes, keys_each, p_most - coalesce(cardinality(l), 0), visits, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_floor, coalesce(h, '{}')) f;
             l := l || others.l; h := h || others.h; k := k || others.k; p := p || others.p;
         END IF;
         EXIT WHEN l IS NULL OR NOT lapse_heads(l, h, k, p, p_now);
         l := NULL;
+        -- Behind so many that lapsed there may be others.
+        more := round = 10;
     END LOOP;
     IF p_sweep THEN
         swept := 0;
@@ -63,7 +72,7 @@ BEGIN
         IF walks AND coalesce(cardinality(l), 0) < wanted THEN
             swept := swept + sweep_keys(lanes, visits, p_now, p_namespaces, p_tenant, p_not_topics, p_floor);
         END IF;
-        more := l IS NULL AND swept > 0;
+        more := more OR l IS NULL AND swept > 0;
     END IF;
     IF l IS NULL THEN RETURN; END IF;
     share := greatest(1, least(p_depth, p_most), p_most / cardinality(l));
@@ -94,6 +103,8 @@ BEGIN
         WINDOW w AS (ORDER BY r.rank, r.o ROWS UNBOUNDED PRECEDING))
     SELECT array_agg(r.c), sum(r.bytes), (SELECT count(DISTINCT r.o) FROM runs r) INTO picks, bytes, found_keys
     FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
+    -- Those that another claim has just let go of are seen as it left them only now; behind them there may be others.
+    more := more OR found_keys = 0;
     IF found_keys < cardinality(l) THEN
         -- Some turned out not to be free. Should the first of one be marked as behind another, nobody would ever come to it.
         PERFORM rouse(u.l, u.h, u.k) FROM unnest(l, h, k) u(l, h, k);

@@ -1,11 +1,12 @@
 -- Locks free messages without a key, each lane its share first, and answers where they are. The first message of a claim
 -- (p_first) is taken whatever it weighs. Those of topics that the claimer cannot send are parked, so that they do not stand in
--- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large. `few` says that they are of few
--- lanes for so many.
+-- the way of the rest. `more` says that free ones may be left: behind so many that were parked, or because they were too large. Those that were too large are locked
+-- until commit, and another claim may pass them meanwhile: the first of them in each lane is told. `few` says that those that were taken are of few
+-- lanes for so many, `others` that lanes were found that the claimer did not know: there may be more of them.
 CREATE OR REPLACE FUNCTION posthouse.pick_ready(
     p_most int, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_left bigint[],
-    OUT picks tid[], OUT bytes bigint, OUT more boolean, OUT few boolean)
+    OUT picks tid[], OUT bytes bigint, OUT more boolean, OUT few boolean, OUT others boolean, OUT left_lanes bigint[], OUT left_places bigint[])
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -22,8 +23,10 @@ DECLARE
     taken_bytes bigint;
     gave int;
     givers int;
+    first boolean := p_first;
 BEGIN
     more := false;
+    others := false;
     IF p_own IS NOT NULL THEN
         lanes := p_own;
         floors := array_fill(0::bigint, ARRAY[cardinality(lanes)]);
@@ -41,16 +44,18 @@ BEGIN
         END IF;
         -- Where there are few gaps, as between neighbours, there may be many more.
         IF cardinality(fresh) BETWEEN 1 AND 16 THEN
-            fresh := fresh || more_lanes(fresh, lanes, p_hi, p_his, p_left, least(p_most, 128));
+            fresh := fresh || more_lanes(fresh, lanes, p_hi, p_his, p_left, least(p_most, 128) - cardinality(fresh));
         END IF;
+        others := fresh <> '{}';
         IF cardinality(fresh) + cardinality(lanes) <= p_most THEN
             lanes := fresh || lanes;
             floors := array_fill(0::bigint, ARRAY[cardinality(fresh)]) || floors;
         ELSE
-            -- Not all of them have a turn: by turns, so that neither keep the others away.
+            -- Not all of them have a turn: by turns, so that neither keep the others away, and the known ones from any of them on.
             SELECT array_agg(u.l ORDER BY u.o, u.known), array_agg(u.f ORDER BY u.o, u.known) INTO lanes, floors
             FROM (SELECT x.l, 0::bigint AS f, x.o, false AS known FROM unnest(fresh) WITH ORDINALITY x(l, o)
-                  UNION ALL SELECT y.l, y.f, y.o, true FROM unnest(lanes, floors) WITH ORDINALITY y(l, f, o)) u;
+                  UNION ALL SELECT y.l, y.f, (y.o + s.start) % cardinality(lanes) + 1, true
+                  FROM (SELECT floor(random() * cardinality(lanes))::int AS start OFFSET 0) s, unnest(lanes, floors) WITH ORDINALITY y(l, f, o)) u;
         END IF;
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
@@ -66,38 +71,40 @@ BEGIN
         more := ends <> array_fill(9223372036854775807, ARRAY[cardinality(lanes)]);
     END IF;
 
-    -- Each lane its share; what is left over is shared among the lanes that have more, and so on, a few times. So little is
-    -- locked that is not taken. The last time each may give all, so that who is granted less than he asked for has seen all. The order of taking is by rank within the lane, so that a limit in bytes cuts all lanes alike.
+    -- Each lane its share; what is left over is shared among the lanes that have more, until there is enough, or no more. Nothing is locked that is not taken, but for its
+    -- size: what is locked here, another claim passes. The order of taking is by rank within the lane, so that a limit in bytes cuts all lanes alike.
     bytes := 0;
-    FOR round IN 1..5 LOOP
-        share := CASE WHEN round < 5 THEN greatest(1, wanted / cardinality(lanes)) ELSE wanted END;
+    LOOP
+        share := greatest(1, wanted / cardinality(lanes));
         WITH seen AS MATERIALIZED (
-            SELECT x.c, x.bytes, x.pos, u.o, row_number() OVER (PARTITION BY u.o ORDER BY x.pos) AS rank
-            FROM unnest(lanes, floors, ends) WITH ORDINALITY u(l, f, e, o)
-            CROSS JOIN LATERAL (
-                SELECT q.ctid AS c, q.bytes, q.pos FROM ready q
-                WHERE q.lane = u.l AND q.pos > u.f AND (u.e IS NULL OR q.pos <= u.e)
-                  AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = q.seq
-                        AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))
-                ORDER BY q.lane, q.pos LIMIT share FOR UPDATE SKIP LOCKED) x),
-        ranked AS (
-            SELECT s.c, s.bytes, sum(s.bytes) OVER w AS weight, row_number() OVER w AS n FROM seen s
+            SELECT x.c, x.bytes, x.pos, x.o, row_number() OVER (PARTITION BY x.o ORDER BY x.pos) AS rank FROM (
+                SELECT x.c, x.bytes, x.pos, u.o
+                FROM unnest(lanes, floors, ends) WITH ORDINALITY u(l, f, e, o)
+                CROSS JOIN LATERAL (
+                    SELECT q.ctid AS c, q.bytes, q.pos FROM ready q
+                    WHERE q.lane = u.l AND q.pos > u.f AND (u.e IS NULL OR q.pos <= u.e)
+                      AND (NOT picky OR EXISTS (SELECT FROM message m WHERE m.seq = q.seq
+                            AND m.namespace = ANY (coalesce(p_namespaces, ARRAY[m.namespace])) AND m.tenant = coalesce(p_tenant, m.tenant) AND m.topic <> ALL (p_not_topics)))
+                    ORDER BY q.lane, q.pos LIMIT share FOR UPDATE SKIP LOCKED) x
+                -- Lane by lane, one message after the other: whoever comes after the last one wanted is not locked.
+                LIMIT wanted) x),
+        weighed AS (
+            SELECT s.*, pick_ready.bytes + sum(s.bytes) OVER w <= p_max_bytes OR row_number() OVER w = 1 AND first AS fits FROM seen s
             WINDOW w AS (ORDER BY s.rank, s.o ROWS UNBOUNDED PRECEDING)),
-        light AS (
-            SELECT r.*, pick_ready.bytes + r.weight <= p_max_bytes OR r.n = 1 AND p_first AND round = 1 AS fits FROM ranked r WHERE r.n <= wanted),
-        taken AS (
-            SELECT array_agg(r.c) FILTER (WHERE r.fits) AS c, sum(r.bytes) FILTER (WHERE r.fits) AS bytes, bool_or(NOT r.fits) AS heavy FROM light r),
+        taken AS (SELECT array_agg(w.c) AS c, sum(w.bytes) AS bytes FROM weighed w WHERE w.fits),
+        heavy AS (SELECT w.o, min(w.pos) AS pos FROM weighed w WHERE NOT w.fits GROUP BY w.o),
         rich AS (SELECT s.o, max(s.pos) AS pos FROM seen s GROUP BY s.o HAVING count(*) = share)
-        SELECT t.c, t.bytes, more OR coalesce(t.heavy, false),
+        SELECT t.c, t.bytes, (SELECT array_agg(lanes[h.o] ORDER BY h.o) FROM heavy h), (SELECT array_agg(h.pos ORDER BY h.o) FROM heavy h),
                (SELECT array_agg(lanes[r.o] ORDER BY r.o) FROM rich r), (SELECT array_agg(r.pos ORDER BY r.o) FROM rich r), (SELECT array_agg(ends[r.o] ORDER BY r.o) FROM rich r),
                (SELECT count(*) FROM seen s WHERE s.rank = 1)
-        INTO taken, taken_bytes, more, lanes, floors, ends, gave FROM taken t;
+        INTO taken, taken_bytes, left_lanes, left_places, lanes, floors, ends, gave FROM taken t;
         givers := coalesce(givers, gave);
-        EXIT WHEN taken IS NULL;
         picks := picks || taken;
-        bytes := bytes + taken_bytes;
-        wanted := wanted - cardinality(taken);
-        EXIT WHEN wanted = 0 OR lanes IS NULL OR bytes >= p_max_bytes;
+        bytes := bytes + coalesce(taken_bytes, 0);
+        wanted := wanted - coalesce(cardinality(taken), 0);
+        first := false;
+        IF left_lanes IS NOT NULL THEN more := true; EXIT; END IF;
+        EXIT WHEN wanted = 0 OR lanes IS NULL;
     END LOOP;
     few := 8 * givers <= cardinality(picks);
 END $$;

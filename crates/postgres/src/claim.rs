@@ -2,10 +2,10 @@
 
 use posthouse_core::{Claim, Error, LeaseToken, Look};
 use std::{
-    sync::MutexGuard,
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use crate::{
@@ -13,8 +13,9 @@ use crate::{
     enqueue::millis,
     error::from_driver,
     floors::{Asked, FloorBook, Plan, Sample},
-    rows,
-    store::Args,
+    lent::Lender,
+    rows::{self, Remark},
+    store::{Args, by_itself},
 };
 
 /// The most windows of lanes that one claim looks into before it looks everywhere.
@@ -27,12 +28,19 @@ const LOOKS: u32 = 64;
 const SAMPLE_WITHIN: Duration = Duration::from_millis(250);
 const ANEW_WITHIN: Duration = Duration::from_secs(5);
 
+/// How many lanes are looked into at once for what is below their floors.
+const LANES_AT_ONCE: usize = 1000;
+
 /// What one look granted, and what it saw.
 #[derive(Default)]
 struct Grants {
     messages: Vec<rows::Granted>,
     /// It was cut short by messages that lapsed, were put out of the way, or were too large.
     truncated: bool,
+    /// Where messages begin, lane by lane, that it kept from others and did not take.
+    kept: Vec<(i64, i64)>,
+    /// It came upon lanes that were not known: there may be more of them.
+    more_lanes: bool,
     /// Whether there may be leases that have run out, if it looked.
     ran_out: Option<bool>,
 }
@@ -47,8 +55,27 @@ impl Grants {
     /// of keys those come that fit.
     fn is_all(&self, plan: &Plan, claim: &Claim) -> bool {
         let plain = |message: &rows::Granted| message.unkeyed && plan.lanes.contains(&message.lane);
-        self.left_nothing(claim) && self.messages.iter().all(plain)
+        self.left_nothing(claim) && !self.more_lanes && self.messages.iter().all(plain)
     }
+}
+
+fn lock(book: &Mutex<FloorBook>) -> MutexGuard<'_, FloorBook> {
+    book.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What is in these lanes at these floors or below them: the first place of each.
+async fn below(lender: &Lender, sql: &str, floors: &[(i64, i64)]) -> Result<Vec<(i64, i64)>, Error> {
+    let (lanes, floors): (Vec<i64>, Vec<i64>) = floors.iter().copied().unzip();
+    let mut lent = lender.lend().await?;
+    let answer = by_itself(
+        lent.client(),
+        sql,
+        &[(&lanes, Type::INT8_ARRAY), (&floors, Type::INT8_ARRAY)],
+    )
+    .await;
+    lent.answered();
+    let place = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
+    answer?.iter().map(place).collect::<Result<_, _>>().map_err(from_driver)
 }
 
 impl Postgres {
@@ -60,6 +87,7 @@ impl Postgres {
             let (plan, partial) = if look >= WINDOWS || claim.tenant.is_some() {
                 (self.book().of(&claim.namespaces).everywhere(), false)
             } else {
+                self.look_below(claim).await;
                 self.plan(claim)
             };
             let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
@@ -77,10 +105,11 @@ impl Postgres {
                 if let Ok(Ok(sample)) = sample {
                     self.book().of(&claim.namespaces).sampled(asked, sample);
                 }
-                granted?
+                granted
             } else {
-                self.grant_once(claim, &plan).await?
+                self.grant_once(claim, &plan).await
             };
+            let granted = granted.inspect_err(|_| self.book().of(&claim.namespaces).failed(&plan))?;
             if claim.tenant.is_none() {
                 self.remember(claim, &plan, &granted);
             }
@@ -105,23 +134,55 @@ impl Postgres {
         let floors = book.of(&claim.namespaces);
         floors.granted(rows.len());
         floors.claimed(plan, taken, cut, Instant::now());
-        if granted.truncated && claim.not_topics.is_empty() {
-            // What it had locked and left may have been passed meanwhile by another claim of this handle.
-            floors.start_over();
+        // What it had locked and left may have been passed meanwhile by another claim of this handle.
+        for (lane, pos) in &granted.kept {
+            floors.lower(*lane, *pos);
         }
     }
 
     fn book(&self) -> MutexGuard<'_, FloorBook> {
-        self.floors.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.floors)
     }
 
     /// Where to look next, and whether that is only a part of the lanes with work.
     fn plan(&self, claim: &Claim) -> (Plan, bool) {
         let mut book = self.book();
         let floors = book.of(&claim.namespaces);
-        let plan = floors.plan(claim.batch, Instant::now(), self.options.full_pass_every);
+        let plan = floors.plan(claim.batch);
         let partial = floors.leaves_out(&plan);
         (plan, partial)
+    }
+
+    /// Now and then looks for what a failed claim left below the floors: beside the claims, because it walks over all that is not cleaned up. Only who
+    /// had nothing to do of late waits for it, a little.
+    async fn look_below(&self, claim: &Claim) {
+        let every = self.options.full_pass_every;
+        let (floors, quiet) = {
+            let mut book = self.book();
+            let floors = book.of(&claim.namespaces);
+            (floors.wants_pass(Instant::now(), every), floors.is_quiet())
+        };
+        if floors.is_empty() {
+            return;
+        }
+        let (lender, book, namespaces) = (self.lender.clone(), Arc::clone(&self.floors), claim.namespaces.clone());
+        let sql = format!("SELECT lane, pos FROM {}.below_floors($1, $2)", self.schema);
+        let pass = tokio::spawn(async move {
+            let began = Instant::now();
+            for part in floors.chunks(LANES_AT_ONCE) {
+                // What is not found now is found the next time.
+                let Ok(found) = below(&lender, &sql, part).await else {
+                    break;
+                };
+                let mut book = lock(&book);
+                let floors = book.of(&namespaces);
+                found.into_iter().for_each(|(lane, pos)| floors.lower(lane, pos));
+            }
+            lock(&book).of(&namespaces).passed(began, Instant::now(), every);
+        });
+        if quiet {
+            tokio::time::timeout(SAMPLE_WITHIN, pass).await.ok();
+        }
     }
 
     /// Whether it is time for a sample. Who asks takes it.
@@ -184,9 +245,11 @@ impl Postgres {
         for row in &rows {
             match rows::granted(row, token)? {
                 Some(message) => grants.messages.push(message),
-                None => match rows::ran_out(row)? {
-                    None => grants.truncated = true,
-                    said => grants.ran_out = said,
+                None => match rows::remark(row)? {
+                    Remark::CutShort => grants.truncated = true,
+                    Remark::Kept { lane, pos } => grants.kept.push((lane, pos)),
+                    Remark::MoreLanes => grants.more_lanes = true,
+                    Remark::RanOut(said) => grants.ran_out = Some(said),
                 },
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! Without it, each claim would walk the index entries of all messages that a long transaction elsewhere keeps from being
 //! cleaned up, and slow down for as long as that lasts. A floor only delays, bounded; it never skips: it rises no higher than
-//! a place below which nothing new can be committed, and every so often a claim starts from the very beginning, to find
-//! what a crashed claim left behind.
+//! a place below which nothing new can be committed, it falls to what a claim left, and every so often it is looked below the
+//! floors, to find what a claim left that crashed.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const WINDOW: usize = 128;
 const MOST_LANES: usize = 100_000;
 const MOST_SETS: usize = 64;
+
+/// After how long a look below the floors is taken for lost.
+const LOST: Duration = Duration::from_secs(3600);
 
 /// How often the floor of the keys is found anew.
 const ANEW: Duration = Duration::from_secs(300);
@@ -88,7 +91,10 @@ pub(crate) struct Floors {
     asked: Option<Instant>,
     /// Messages that were taken since then.
     taken: usize,
-    full_pass: Option<Instant>,
+    /// When it is looked below the floors again.
+    pass: Option<Instant>,
+    /// How many plans were made.
+    turn: u64,
     /// The last claim took nothing: there is nothing to pass, and an idle relay need hardly ask how far it could.
     quiet: bool,
 }
@@ -99,6 +105,8 @@ struct Known {
     floor: i64,
     /// When it was last found to have something.
     gave: Instant,
+    /// Claims up to this turn do not raise it: they may have looked while others were kept from what is left.
+    lowered: u64,
 }
 
 /// Which lanes to look into, from where, and between which bounds to look for lanes that are not known yet.
@@ -110,6 +118,7 @@ pub(crate) struct Plan {
     pub(crate) hi: i64,
     /// The floor of the keys.
     pub(crate) keys: i64,
+    turn: u64,
     /// How many lanes there was room for.
     window: usize,
     /// How far floors may rise by it: what was safe before it was asked. What has become safe since then may have been committed
@@ -126,6 +135,7 @@ impl Plan {
             lo: i64::MIN,
             hi: i64::MAX,
             keys: 0,
+            turn: 0,
             window: WINDOW,
             base: 0,
         }
@@ -194,15 +204,8 @@ impl Floors {
     }
 
     /// Where the next claim looks. Lanes take turns when there are more than fit.
-    pub(crate) fn plan(&mut self, batch: u32, now: Instant, full_pass_every: Duration) -> Plan {
-        if self
-            .full_pass
-            .is_none_or(|at| now.duration_since(at) >= full_pass_every)
-        {
-            self.full_pass = Some(now);
-            self.lanes.values_mut().for_each(|known| known.floor = 0);
-            self.idle.clear();
-        }
+    pub(crate) fn plan(&mut self, batch: u32) -> Plan {
+        self.turn += 1;
         let window = WINDOW.min(batch as usize).max(1);
         let from = self.cursor.unwrap_or(i64::MIN);
         let chosen: Vec<_> = self
@@ -229,6 +232,7 @@ impl Floors {
             lo,
             hi,
             keys: self.keys,
+            turn: self.turn,
             window,
             base: self.base,
         }
@@ -263,7 +267,7 @@ impl Floors {
             let Some(known) = self.lanes.get_mut(lane) else {
                 continue;
             };
-            if let Some(passed) = passed {
+            if let Some(passed) = passed.filter(|_| plan.turn > known.lowered) {
                 known.floor = passed.min(plan.base).max(known.floor);
             }
             if gave.is_some() {
@@ -276,14 +280,54 @@ impl Floors {
         for lane in highest.into_keys() {
             if self.lanes.len() < MOST_LANES {
                 let floor = self.idle.remove(&lane).unwrap_or(0);
-                self.lanes.entry(lane).or_insert(Known { floor, gave: now });
+                self.lanes.entry(lane).or_insert(Known {
+                    floor,
+                    gave: now,
+                    lowered: 0,
+                });
             }
         }
     }
 
-    /// The next claim starts from the very beginning.
-    pub(crate) fn start_over(&mut self) {
-        self.full_pass = None;
+    /// Something is left at this place: the floor of its lane falls below it, and is not raised by claims that are under way.
+    pub(crate) fn lower(&mut self, lane: i64, pos: i64) {
+        if let Some(known) = self.lanes.get_mut(&lane) {
+            known.floor = known.floor.min(pos.saturating_sub(1));
+            known.lowered = self.turn;
+        } else if let Some(floor) = self.idle.get_mut(&lane) {
+            *floor = pos.saturating_sub(1).min(*floor);
+        }
+    }
+
+    /// A claim failed: what it had taken is free again, and others may have passed it.
+    pub(crate) fn failed(&mut self, plan: &Plan) {
+        for (lane, floor) in plan.lanes.iter().zip(&plan.floors) {
+            self.lower(*lane, floor.saturating_add(1));
+        }
+    }
+
+    /// The last claim was granted nothing.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// The lanes and floors to look below, when it is time for that: who asks does it.
+    pub(crate) fn wants_pass(&mut self, now: Instant, every: Duration) -> Vec<(i64, i64)> {
+        let due = *self.pass.get_or_insert_with(|| now + every);
+        if now < due {
+            return Vec::new();
+        }
+        let floors = self.lanes.iter().map(|(lane, known)| (*lane, known.floor));
+        let floors: Vec<_> = floors.filter(|(_, floor)| *floor > 0).collect();
+        // Should it never end, another one begins some day.
+        let lasts = if floors.is_empty() { Duration::ZERO } else { LOST };
+        self.pass = Some(now + every.max(lasts));
+        floors
+    }
+
+    /// Such a look has ended. The more there is to walk over, the longer it takes: the next one comes so late that they take a tenth of the time.
+    pub(crate) fn passed(&mut self, began: Instant, now: Instant, every: Duration) {
+        self.pass = Some(now + every.max(9 * now.duration_since(began)));
     }
 
     /// Whether this plan leaves out lanes that are known to have work, before its window or after it.
@@ -321,19 +365,19 @@ mod tests {
     fn a_claim_passes_only_what_was_safe_before_it_looked() {
         let (mut floors, now) = (Floors::default(), Instant::now());
         taken(&mut floors, &Plan::blank(), 50);
-        let early = floors.plan(10, now, LONG);
+        let early = floors.plan(10);
         for x in [1, 2] {
             let asked = floors.asking(now);
             floors.sampled(asked, sample(80 + 20 * x, x, 0));
         }
         taken(&mut floors, &early, 90);
-        let late = floors.plan(10, now, LONG);
+        let late = floors.plan(10);
         assert_eq!((&early.floors, &late.floors), (&vec![0], &vec![0]));
         taken(&mut floors, &late, 95);
-        let next = floors.plan(10, now, LONG);
+        let next = floors.plan(10);
         assert_eq!(next.floors, [95]);
         taken(&mut floors, &next, 130);
-        assert_eq!(floors.plan(10, now, LONG).floors, [100]);
+        assert_eq!(floors.plan(10).floors, [100]);
     }
 
     #[test]
@@ -362,7 +406,7 @@ mod tests {
         let mut floors = knowing(1, now);
         for seconds in [1, 10, 1000] {
             let then = now + Duration::from_secs(seconds);
-            let plan = floors.plan(10, then, LONG);
+            let plan = floors.plan(10);
             assert_eq!(plan.lanes, [0]);
             floors.claimed(&plan, std::iter::empty(), false, then);
         }
@@ -374,7 +418,7 @@ mod tests {
         let mut floors = knowing(100, now);
         let mut look = |seconds| {
             let then = now + Duration::from_secs(seconds);
-            let plan = floors.plan(500, then, LONG);
+            let plan = floors.plan(500);
             floors.claimed(&plan, std::iter::empty(), false, then);
             plan.lanes.len()
         };
@@ -387,10 +431,10 @@ mod tests {
         let now = Instant::now();
         let mut floors = knowing(10, now);
         for _ in 0..5 {
-            let plan = floors.plan(2, now, LONG);
+            let plan = floors.plan(2);
             floors.claimed(&plan, [(plan.lanes[0], 1)].into_iter(), false, now);
         }
-        assert_eq!(floors.plan(500, now, LONG).lanes.len(), 10);
+        assert_eq!(floors.plan(500).lanes.len(), 10);
     }
 
     /// Those that give nothing would stand in the way of those that do.
@@ -399,10 +443,90 @@ mod tests {
         let now = Instant::now();
         let mut floors = knowing(10, now);
         for _ in 0..8 {
-            let plan = floors.plan(2, now, LONG);
+            let plan = floors.plan(2);
             floors.claimed(&plan, std::iter::empty(), false, now);
         }
-        assert_eq!(floors.plan(500, now, LONG).lanes.len(), 2);
+        assert_eq!(floors.plan(500).lanes.len(), 2);
+    }
+
+    /// Floors in which 100 is safe, and lane 7 was passed up to 90.
+    fn risen() -> Floors {
+        let mut floors = knowing(8, Instant::now());
+        floors.base = 100;
+        let plan = floors.plan(10);
+        taken(&mut floors, &plan, 90);
+        floors
+    }
+
+    fn floor_of_7(floors: &mut Floors) -> i64 {
+        let plan = floors.plan(10);
+        let at = plan.lanes.iter().position(|lane| *lane == 7);
+        at.map_or(-1, |at| plan.floors[at])
+    }
+
+    /// Another claim may have looked while this was kept from it.
+    #[test]
+    fn what_was_left_is_not_passed_by_claims_that_are_under_way() {
+        let mut floors = risen();
+        let under_way = floors.plan(10);
+        floors.lower(7, 40);
+        taken(&mut floors, &under_way, 95);
+        assert_eq!(floor_of_7(&mut floors), 39);
+        let next = floors.plan(10);
+        taken(&mut floors, &next, 95);
+        assert_eq!(floor_of_7(&mut floors), 95);
+        floors.lower(7, 99);
+        assert_eq!(floor_of_7(&mut floors), 95, "it was above the floor");
+    }
+
+    #[test]
+    fn what_a_claim_that_failed_had_taken_is_looked_for_again() {
+        let mut floors = risen();
+        let failing = floors.plan(10);
+        let other = floors.plan(10);
+        taken(&mut floors, &other, 97);
+        assert_eq!(floor_of_7(&mut floors), 97);
+        floors.failed(&failing);
+        assert_eq!(floor_of_7(&mut floors), 90);
+    }
+
+    #[test]
+    fn below_the_floors_it_is_looked_now_and_then() {
+        let now = Instant::now();
+        let mut none = knowing(8, now);
+        assert_eq!(
+            [none.wants_pass(now, LONG), none.wants_pass(now + LONG, LONG)],
+            [vec![], vec![]]
+        );
+        none.base = 100;
+        let plan = none.plan(10);
+        taken(&mut none, &plan, 90);
+        assert_eq!(
+            none.wants_pass(now + 2 * LONG, LONG),
+            [(7, 90)],
+            "where there was no floor, nothing was begun"
+        );
+        let mut floors = risen();
+        assert_eq!(floors.wants_pass(now, LONG), []);
+        assert_eq!(floors.wants_pass(now + LONG / 2, LONG), []);
+        assert_eq!(
+            floors.wants_pass(now + LONG, LONG),
+            [(7, 90)],
+            "the others have no floor"
+        );
+        assert_eq!(floors.wants_pass(now + LONG, LONG), [], "one at a time");
+        let end = now + LONG + SOON;
+        floors.passed(now + LONG, end, LONG);
+        assert_eq!(floors.wants_pass(end + LONG - SOON, LONG), []);
+        assert_eq!(floors.wants_pass(end + LONG, LONG), [(7, 90)]);
+        let end = end + 2 * LONG;
+        floors.passed(end - LONG, end, LONG);
+        assert_eq!(
+            floors.wants_pass(end + 8 * LONG, LONG),
+            [],
+            "no more than a tenth of the time"
+        );
+        assert_eq!(floors.wants_pass(end + 9 * LONG, LONG), [(7, 90)]);
     }
 
     fn sample(s: i64, x: i64, keys: i64) -> Sample {
@@ -434,7 +558,7 @@ mod tests {
         let asked = floors.asking(now);
         let late = floors.asking(now);
         floors.sampled(asked, sample(90, 300, 100));
-        assert_eq!((floors.base, floors.keys, floors.plan(10, now, LONG).keys), (0, 0, 0));
+        assert_eq!((floors.base, floors.keys, floors.plan(10).keys), (0, 0, 0));
         floors.sampled(late, sample(95, 301, 100));
         assert_eq!(floors.keys, 0, "asked for before everything was forgotten");
         let asked = floors.asking(now);

@@ -1,11 +1,11 @@
 //! Connections on loan, and how long their answers are waited for.
 
-use deadpool_postgres::Object;
+use deadpool_postgres::{Object, Pool};
 use posthouse_core::Error;
 use std::{future::Future, time::Duration};
 use tokio_postgres::Client;
 
-use crate::tls::Connector;
+use crate::{error::from_pool, tls::Connector};
 
 /// What has had no answer for so long is asked again, on another connection. It is long, because a server may only be slow, and what it
 /// is asked again does not make it faster; that its machine is gone is noticed by the system before, see `store::configured`.
@@ -26,6 +26,25 @@ pub(crate) async fn heard_within<T>(
     tokio::time::timeout(limit, answer)
         .await
         .unwrap_or_else(|_| Err(Error::Timeout(silent.into())))
+}
+
+/// Where connections are had.
+#[derive(Clone)]
+pub(crate) struct Lender {
+    pub(crate) pool: Pool,
+    /// To tell the server that nobody waits any more.
+    pub(crate) tls: Connector,
+}
+
+impl Lender {
+    pub(crate) async fn client(&self) -> Result<Object, Error> {
+        self.pool.get().await.map_err(from_pool)
+    }
+
+    /// A connection that goes back only when everything that was asked on it has its answer.
+    pub(crate) async fn lend(&self) -> Result<Lent, Error> {
+        Ok(Lent::new(self.client().await?, Connector::clone(&self.tls)))
+    }
 }
 
 /// A connection of the pool, which goes back when everything that was asked on it has its answer. If somebody stops waiting before, it

@@ -62,7 +62,7 @@ pub const FUNCTIONS: [(&str, &str); 31] = [
 impl Postgres {
     /// Makes the schema, or brings it up to this version: one transaction, guarded against a second migrator. Answers what it did.
     pub async fn migrate(&self) -> Result<Upgrade, Error> {
-        let mut client = self.client().await?;
+        let mut client = self.lender.client().await?;
         self.check_server(&client).await?;
         // Who waited for another migrator must see what that one did, whatever isolation the database has by default.
         let begin = client
@@ -105,7 +105,7 @@ impl Postgres {
 
     /// What [`migrate`](Self::migrate) would do. Changes nothing and locks nothing.
     pub async fn plan_migration(&self) -> Result<Upgrade, Error> {
-        let client = self.client().await?;
+        let client = self.lender.client().await?;
         self.check_server(&client).await?;
         self.standing(&**client).await?;
         self.upgrade(self.found(&client).await?)
@@ -140,7 +140,7 @@ impl Postgres {
     pub async fn make_roles(&self) -> Result<Vec<String>, Error> {
         self.check_schema().await?;
         let sql = self.schema.apply("SELECT posthouse.make_roles()");
-        let mut client = self.client().await?;
+        let mut client = self.lender.client().await?;
         // Who waited for another must see what that one made.
         let rows = in_read_committed(&mut client, &sql, &[]).await?;
         rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
@@ -199,7 +199,7 @@ impl Postgres {
 
     /// Refuses a schema that is missing, older than this library, or newer than it can work with.
     pub(crate) async fn check_schema(&self) -> Result<(), Error> {
-        let mut lent = self.lend().await?;
+        let mut lent = self.lender.lend().await?;
         let found = self.find(lent.client()).await;
         lent.answered();
         TARGET.check(&self.place(), found?)

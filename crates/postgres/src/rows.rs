@@ -166,9 +166,29 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
     }))
 }
 
-/// What a remark says: whether there may be leases that have run out; or, if nothing of that, that the claim was cut short.
-pub(crate) fn ran_out(remark: &Row) -> Result<Option<bool>, Error> {
-    get(remark, column::BLOCKS)
+/// What a claim says besides what it was granted.
+pub(crate) enum Remark {
+    /// Free ones may be left.
+    CutShort,
+    /// From this place on it kept others away from messages that it did not take.
+    Kept { lane: i64, pos: i64 },
+    /// There may be more lanes with work than it found.
+    MoreLanes,
+    /// Whether there may be leases that have run out.
+    RanOut(bool),
+}
+
+pub(crate) fn remark(row: &Row) -> Result<Remark, Error> {
+    Ok(match get::<i16>(row, column::KIND)? {
+        1 => Remark::CutShort,
+        2 => Remark::Kept {
+            lane: get(row, column::LANE)?,
+            pos: get(row, column::POS)?,
+        },
+        3 => Remark::MoreLanes,
+        4 => Remark::RanOut(get(row, column::BLOCKS)?),
+        other => return Err(Error::Internal(format!("a claim made a remark of kind {other}").into())),
+    })
 }
 
 pub(crate) fn expired_lease(row: &Row) -> Result<Lease, Error> {

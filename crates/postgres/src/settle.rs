@@ -175,7 +175,7 @@ impl Postgres {
     }
 
     async fn settle_together(&self, batch: &[Settlement], group: &[usize]) -> Result<Vec<Verdict>, Error> {
-        let mut lent = self.lend().await?;
+        let mut lent = self.lender.lend().await?;
         let answer = self.settle_on(lent.client(), batch, group).await;
         lent.answered();
         answer

@@ -9,7 +9,7 @@ use posthouse_core::{
 };
 use std::{
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -23,9 +23,9 @@ use crate::{
     Outbox, Schema,
     call::answer,
     enqueue::millis,
-    error::{from_driver, from_pool},
+    error::from_driver,
     floors::FloorBook,
-    lent::{Lent, heard, heard_within},
+    lent::{Lender, heard, heard_within},
     rows, settle,
     tls::{self, Connector},
     wake::Bell,
@@ -42,7 +42,7 @@ pub struct Options {
     pub limits: Limits,
     /// How often the floor below which nothing new can appear is looked at. Zero: at every claim.
     pub floor_every: Duration,
-    /// How often a claim starts from the very beginning, to find what a crashed claim left below the floor.
+    /// How often it is looked, beside the claims, for what a claim that failed left below the floors.
     pub full_pass_every: Duration,
     /// From how many messages on the leases of a claim stand together in one record, where the claim allows it.
     pub lot: u32,
@@ -67,13 +67,11 @@ impl Default for Options {
 
 /// A database with Posthouse's schema in it.
 pub struct Postgres {
-    pool: Pool,
+    pub(crate) lender: Lender,
     pub(crate) schema: Schema,
     pub(crate) options: Options,
-    pub(crate) floors: Mutex<FloorBook>,
+    pub(crate) floors: Arc<Mutex<FloorBook>>,
     pub(crate) bell: Bell,
-    /// To tell the server that nobody waits any more.
-    tls: Connector,
     /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
     pub(crate) explicit: AtomicBool,
 }
@@ -124,21 +122,19 @@ impl Postgres {
             None => (config, Connector::clone(&tls)),
         };
         let bell = Bell::new(direct, its_tls, options.schema.clone());
-        let floors = Mutex::new(FloorBook::default());
         Ok(Self {
-            pool,
+            lender: Lender { pool, tls },
             schema: options.schema.clone(),
             options,
-            floors,
+            floors: Arc::default(),
             bell,
-            tls,
             explicit: AtomicBool::new(false),
         })
     }
 
     /// Enqueues in a transaction of its own: for tools, not for applications that have a change to commit with it.
     pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
-        let mut client = self.client().await?;
+        let mut client = self.lender.client().await?;
         let mut tx = client.transaction().await.map_err(from_driver)?;
         let outbox = Outbox::in_schema(self.schema.clone()).limits(self.options.limits.clone());
         let answers = outbox.enqueue_all(&mut tx, messages).await?;
@@ -181,15 +177,6 @@ impl Postgres {
         })
     }
 
-    pub(crate) async fn client(&self) -> Result<deadpool_postgres::Object, Error> {
-        self.pool.get().await.map_err(from_pool)
-    }
-
-    /// A connection that goes back only when everything that was asked on it has its answer.
-    pub(crate) async fn lend(&self) -> Result<Lent, Error> {
-        Ok(Lent::new(self.client().await?, Connector::clone(&self.tls)))
-    }
-
     /// Runs one statement as a transaction of its own, and again while it only lost a race.
     pub(crate) async fn query(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut patience = Patience::default();
@@ -203,7 +190,7 @@ impl Postgres {
     }
 
     async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-        let mut lent = self.lend().await?;
+        let mut lent = self.lender.lend().await?;
         let explicit = self.explicit.load(Ordering::Relaxed);
         let answer = match explicit {
             true => in_read_committed(lent.client(), sql, args).await,
@@ -215,7 +202,7 @@ impl Postgres {
 }
 
 /// Runs one statement as a transaction of its own.
-async fn by_itself(client: &Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+pub(crate) async fn by_itself(client: &Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
     let answer = client.query_typed(sql, args).await;
     if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
         // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told

@@ -119,10 +119,10 @@ const MISTAKES: [Mistake; 39] = [
         cases: &["many_tenants_fill_a_claim"],
     },
     Mistake {
-        name: "what is left of a share is shared a few times, and then left",
+        name: "what is left of a share is left",
         file: "pick_ready",
-        right: "CASE WHEN round < 5 THEN greatest(1, wanted / cardinality(lanes)) ELSE wanted END",
-        wrong: "greatest(1, wanted / cardinality(lanes))",
+        right: "EXIT WHEN wanted = 0 OR lanes IS NULL;",
+        wrong: "EXIT;",
         cases: &["unused_shares_go_on_until_the_batch_is_full"],
     },
     Mistake {
@@ -380,7 +380,7 @@ controls! {
     a_forgetful_dedupe_is_noticed: "dedupe that forgets",
     attempts_counted_at_settle_are_noticed: "attempts counted at settle",
     hidden_neighbours_are_noticed: "tenants that are known hide their neighbours",
-    an_unused_share_that_is_left_is_noticed: "what is left of a share is shared a few times, and then left",
+    an_unused_share_that_is_left_is_noticed: "what is left of a share is left",
     missing_turns_are_noticed: "no turns",
     a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",
     what_is_left_behind_a_run_is_noticed: "what is behind a run stays out of the way",

@@ -17,6 +17,7 @@ mod fixture;
 #[path = "../src/floors.rs"]
 #[allow(dead_code)]
 mod floors;
+mod lanes;
 mod measures;
 mod migrating;
 mod pooler;

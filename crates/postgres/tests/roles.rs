@@ -24,6 +24,7 @@ const RELAY: &[&str] = &[
     "fall_asleep",
     "fates",
     "grant_leases",
+    "below_floors",
     "heartbeat",
     "leave",
     "pause_destination",

@@ -224,6 +224,18 @@ pub async fn a_waiting_head_past_its_deliver_by_frees_its_key(fx: &dyn Fixture) 
     assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["2"]);
 }
 
+/// However many at the head of a key are past their deliver-by: the claim goes on to what is not, there and in other keys.
+pub async fn lapsed_messages_of_a_key_hide_nobody(fx: &dyn Fixture) {
+    let mut messages: Vec<_> = (0..25).map(|_| keyed("k", "late").deliver_in(SECOND)).collect();
+    messages.extend([keyed("k", "1"), keyed("other", "2")]);
+    put_all(fx, messages).await;
+    fx.advance(SECOND * 2).await;
+    let store = fx.store().await;
+    let mut found = bodies(&claim(&*store, "w1", 10).await);
+    found.sort();
+    assert_eq!(found, ["1", "2"]);
+}
+
 /// Keys that waited, with and without more behind, in small claims: all of it, in order, and no claim is empty before the end.
 pub async fn many_keys_that_fall_due_are_all_claimed(fx: &dyn Fixture) {
     let waiting = |n: usize| {

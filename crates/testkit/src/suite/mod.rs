@@ -311,6 +311,7 @@ macro_rules! __cases {
                 a_waiting_head_that_is_taken_away_frees_its_key
                 a_head_of_a_left_topic_holds_its_key
                 a_waiting_head_past_its_deliver_by_frees_its_key
+                lapsed_messages_of_a_key_hide_nobody
                 many_keys_that_fall_due_are_all_claimed
                 a_key_in_use_delays_no_other_key
                 a_claim_serves_several_keys
