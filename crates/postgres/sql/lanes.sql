@@ -161,7 +161,7 @@ BEGIN
     RETURN coalesce(found_lanes, '{}');
 END $$;
 
--- The lanes of one tenant: in the namespaces given, or in every namespace that has work of any kind.
+-- The lanes of one tenant, in any order, so that no namespace is always first: in the namespaces given, or in every one that has work of any kind.
 CREATE OR REPLACE FUNCTION posthouse.tenant_lanes(p_namespaces text[], p_tenant text) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off SET jit = off AS $$
@@ -169,9 +169,9 @@ DECLARE
     found_lanes bigint[];
 BEGIN
     IF p_namespaces IS NOT NULL THEN
-        RETURN ARRAY(SELECT DISTINCT lane(ns, p_tenant) FROM unnest(p_namespaces) ns);
+        RETURN ARRAY(SELECT l.lane FROM (SELECT DISTINCT lane(ns, p_tenant) AS lane FROM unnest(p_namespaces) ns) l ORDER BY random());
     END IF;
-    SELECT array_agg((w.lane >> 32) << 32 | tenant_half(p_tenant)) INTO found_lanes FROM walk_spaces(NULL, -9223372036854775808, 9223372036854775807, 0) w;
+    SELECT array_agg((w.lane >> 32) << 32 | tenant_half(p_tenant) ORDER BY random()) INTO found_lanes FROM walk_spaces(NULL, -9223372036854775808, 9223372036854775807, 0) w;
     RETURN coalesce(found_lanes, '{}');
 END $$;
 

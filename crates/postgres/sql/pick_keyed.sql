@@ -58,6 +58,10 @@ BEGIN
             FROM free_heads(lanes, keys_each, p_most - coalesce(cardinality(l), 0), visits, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_floor, coalesce(h, '{}')) f;
             l := l || others.l; h := h || others.h; k := k || others.k; p := p || others.p;
         END IF;
+        IF l IS NULL AND near_most = 0 THEN
+            SELECT f.l, f.h, f.k, f.p INTO l, h, k, p
+            FROM near_heads(1, p_token, p_now, p_namespaces, p_tenant, p_not_topics, p_own, p_los, p_his, p_left, p_floor, window_of_oldest, p_near) f;
+        END IF;
         EXIT WHEN l IS NULL OR NOT lapse_heads(l, h, k, p, p_now);
         l := NULL;
         -- Behind so many that lapsed there may be others.

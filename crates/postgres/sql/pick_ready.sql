@@ -24,6 +24,8 @@ DECLARE
     gave int;
     givers int;
     first boolean := p_first;
+    room int;
+    start int;
 BEGIN
     more := false;
     others := false;
@@ -31,8 +33,11 @@ BEGIN
         lanes := p_own;
         floors := array_fill(0::bigint, ARRAY[cardinality(lanes)]);
     ELSIF cardinality(p_lanes) = 0 THEN
-        lanes := lanes_of(1, p_los, p_his, least(p_most, 256), p_left);
+        -- More than are wanted: others may be there before.
+        room := least(greatest(p_most, 16), 256);
+        lanes := lanes_of(1, p_los, p_his, room, p_left);
         floors := array_fill(0::bigint, ARRAY[cardinality(lanes)]);
+        others := cardinality(lanes) = room;
     ELSE
         -- The new ones first: they have waited longest for a claim.
         IF p_left = '{}' THEN
@@ -47,28 +52,40 @@ BEGIN
             fresh := fresh || more_lanes(fresh, lanes, p_hi, p_his, p_left, least(p_most, 128) - cardinality(fresh));
         END IF;
         others := fresh <> '{}';
+        -- The known ones from any of them on: whoever comes first has what is left over of shares, and a limit in bytes.
+        start := floor(random() * cardinality(lanes))::int;
+        lanes := lanes[start + 1:] || lanes[:start];
+        floors := floors[start + 1:] || floors[:start];
         IF cardinality(fresh) + cardinality(lanes) <= p_most THEN
             lanes := fresh || lanes;
             floors := array_fill(0::bigint, ARRAY[cardinality(fresh)]) || floors;
         ELSE
-            -- Not all of them have a turn: by turns, so that neither keep the others away, and the known ones from any of them on.
+            -- Not all of them have a turn: by turns, so that neither keep the others away.
             SELECT array_agg(u.l ORDER BY u.o, u.known), array_agg(u.f ORDER BY u.o, u.known) INTO lanes, floors
             FROM (SELECT x.l, 0::bigint AS f, x.o, false AS known FROM unnest(fresh) WITH ORDINALITY x(l, o)
-                  UNION ALL SELECT y.l, y.f, (y.o + s.start) % cardinality(lanes) + 1, true
-                  FROM (SELECT floor(random() * cardinality(lanes))::int AS start OFFSET 0) s, unnest(lanes, floors) WITH ORDINALITY y(l, f, o)) u;
+                  UNION ALL SELECT y.l, y.f, y.o, true FROM unnest(lanes, floors) WITH ORDINALITY y(l, f, o)) u;
         END IF;
     END IF;
     IF lanes = '{}' THEN RETURN; END IF;
+    -- Where there may not be room for all in bytes: no more than there should be room for, by what is first in line, because whatever is locked and not taken is kept from others.
+    IF p_max_bytes < wanted * 65536::bigint THEN
+        SELECT least(wanted, greatest(1, floor(p_max_bytes / greatest(1, avg(x.bytes))))) INTO room FROM (
+            SELECT x.bytes FROM unnest(lanes, floors) WITH ORDINALITY u(l, f, o)
+            CROSS JOIN LATERAL (SELECT q.bytes FROM ready q WHERE q.lane = u.l AND q.pos > u.f ORDER BY q.lane, q.pos LIMIT 4) x
+            LIMIT 16) x HAVING count(*) > 0;
+        more := coalesce(room < wanted, false);
+        wanted := coalesce(room, wanted);
+    END IF;
     IF cardinality(lanes) = 1 AND NOT picky THEN
         SELECT array_agg(q.c), sum(q.bytes), true INTO picks, bytes, few FROM (
-            SELECT q.ctid AS c, q.bytes FROM ready q WHERE q.lane = lanes[1] AND q.pos > floors[1] ORDER BY q.lane, q.pos LIMIT p_most FOR UPDATE SKIP LOCKED) q;
+            SELECT q.ctid AS c, q.bytes FROM ready q WHERE q.lane = lanes[1] AND q.pos > floors[1] ORDER BY q.lane, q.pos LIMIT wanted FOR UPDATE SKIP LOCKED) q;
         IF coalesce(bytes, 0) <= p_max_bytes THEN RETURN; END IF;
         -- Together they are too large: they are weighed one by one.
         picks := NULL;
     END IF;
     IF cardinality(p_not_topics) > 0 THEN
         ends := park(lanes, floors, p_not_topics, p_namespaces, p_tenant, least(5000, greatest(100, greatest(2000, 10 * p_most) / cardinality(lanes))));
-        more := ends <> array_fill(9223372036854775807, ARRAY[cardinality(lanes)]);
+        more := more OR ends <> array_fill(9223372036854775807, ARRAY[cardinality(lanes)]);
     END IF;
 
     -- Each lane its share; what is left over is shared among the lanes that have more, until there is enough, or no more. Nothing is locked that is not taken, but for its

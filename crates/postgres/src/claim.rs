@@ -2,10 +2,10 @@
 
 use posthouse_core::{Claim, Error, LeaseToken, Look};
 use std::{
-    sync::{Arc, Mutex, MutexGuard},
+    sync::MutexGuard,
     time::{Duration, Instant},
 };
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::{
@@ -13,9 +13,8 @@ use crate::{
     enqueue::millis,
     error::from_driver,
     floors::{Asked, FloorBook, Plan, Sample},
-    lent::Lender,
     rows::{self, Remark},
-    store::{Args, by_itself},
+    store::Args,
 };
 
 /// The most windows of lanes that one claim looks into before it looks everywhere.
@@ -28,8 +27,8 @@ const LOOKS: u32 = 64;
 const SAMPLE_WITHIN: Duration = Duration::from_millis(250);
 const ANEW_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many lanes are looked into at once for what is below their floors.
-const LANES_AT_ONCE: usize = 1000;
+/// The most looks of one claim that came upon new lanes, and found others there before it.
+const OTHERS: u32 = 3;
 
 /// What one look granted, and what it saw.
 #[derive(Default)]
@@ -41,6 +40,8 @@ struct Grants {
     kept: Vec<(i64, i64)>,
     /// It came upon lanes that were not known: there may be more of them.
     more_lanes: bool,
+    /// Nothing that was free is left.
+    complete: bool,
     /// Whether there may be leases that have run out, if it looked.
     ran_out: Option<bool>,
 }
@@ -59,89 +60,111 @@ impl Grants {
     }
 }
 
-fn lock(book: &Mutex<FloorBook>) -> MutexGuard<'_, FloorBook> {
-    book.lock().unwrap_or_else(|e| e.into_inner())
+/// A claim that is under way. Should it fail, or nobody wait for it any more, what it had taken is free again, and may have been passed by others.
+struct UnderWay<'a> {
+    store: &'a Postgres,
+    claim: &'a Claim,
+    plan: Plan,
+    ended: bool,
 }
 
-/// What is in these lanes at these floors or below them: the first place of each.
-async fn below(lender: &Lender, sql: &str, floors: &[(i64, i64)]) -> Result<Vec<(i64, i64)>, Error> {
-    let (lanes, floors): (Vec<i64>, Vec<i64>) = floors.iter().copied().unzip();
-    let mut lent = lender.lend().await?;
-    let answer = by_itself(
-        lent.client(),
-        sql,
-        &[(&lanes, Type::INT8_ARRAY), (&floors, Type::INT8_ARRAY)],
-    )
-    .await;
-    lent.answered();
-    let place = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
-    answer?.iter().map(place).collect::<Result<_, _>>().map_err(from_driver)
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let mut book = self.store.book();
+            book.of(&self.claim.namespaces).failed(&self.plan, Instant::now());
+        }
+    }
 }
 
 impl Postgres {
     pub(crate) async fn grant(&self, claim: &Claim) -> Result<Look, Error> {
+        let mut pass = claim.tenant.is_none().then(|| self.look_below(claim)).flatten();
         // An empty answer sends the relay to sleep, so it must not come from a part of the lanes, nor from before something that
         // was in the way.
+        let mut met_others = 0;
         for look in 0..LOOKS {
             // One tenant's lanes are computed, not remembered.
             let (plan, partial) = if look >= WINDOWS || claim.tenant.is_some() {
                 (self.book().of(&claim.namespaces).everywhere(), false)
             } else {
-                self.look_below(claim).await;
                 self.plan(claim)
             };
-            let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
-                // Beside it: for the claims to come. What was granted does not wait for it long.
-                let asked = self.book().of(&claim.namespaces).asking(Instant::now());
-                let anew = asked.keys == 0 && asked.safe > 0;
-                let within = if anew {
-                    ANEW_WITHIN.min(claim.lease / 5)
-                } else {
-                    SAMPLE_WITHIN
-                };
-                let sample = tokio::time::timeout(within, self.sample(asked));
-                let (granted, sample) = tokio::join!(self.grant_once(claim, &plan), sample);
-                // Without one the next claims walk further, and that is all.
-                if let Ok(Ok(sample)) = sample {
-                    self.book().of(&claim.namespaces).sampled(asked, sample);
-                }
-                granted
-            } else {
-                self.grant_once(claim, &plan).await
-            };
-            let granted = granted.inspect_err(|_| self.book().of(&claim.namespaces).failed(&plan))?;
-            if claim.tenant.is_none() {
-                self.remember(claim, &plan, &granted);
-            }
-            if !granted.messages.is_empty() || !(partial || granted.truncated) {
+            let granted = self.grant_by(claim, plan).await?;
+            if !granted.messages.is_empty() {
                 return Ok(Look {
                     ran_out: granted.ran_out,
-                    complete: !partial && granted.is_all(&plan, claim),
+                    complete: !partial && granted.complete,
                     granted: granted.messages.into_iter().map(|r| r.claimed).collect(),
+                });
+            }
+            // New lanes, and somebody else was there: behind them there may be others.
+            met_others += u32::from(granted.more_lanes);
+            let again = partial || granted.truncated || granted.more_lanes && met_others <= OTHERS;
+            if !again && !self.found_below(pass.take()).await {
+                return Ok(Look {
+                    ran_out: granted.ran_out,
+                    ..Look::default()
                 });
             }
         }
         Ok(Look::default())
     }
 
+    /// One look, by a plan.
+    async fn grant_by(&self, claim: &Claim, plan: Plan) -> Result<Grants, Error> {
+        let mut under_way = UnderWay {
+            store: self,
+            claim,
+            plan,
+            ended: false,
+        };
+        let plan = &under_way.plan;
+        let mut granted = if claim.tenant.is_none() && self.wants_sample(claim) {
+            // Beside it: for the claims to come. What was granted does not wait for it long.
+            let asked = self.book().of(&claim.namespaces).asking(Instant::now());
+            let anew = asked.keys == 0 && asked.safe > 0;
+            let within = if anew {
+                ANEW_WITHIN.min(claim.lease / 5)
+            } else {
+                SAMPLE_WITHIN
+            };
+            let sample = tokio::time::timeout(within, self.sample(asked));
+            let (granted, sample) = tokio::join!(self.grant_once(claim, plan), sample);
+            // Without one the next claims walk further, and that is all.
+            if let Ok(Ok(sample)) = sample {
+                self.book().of(&claim.namespaces).sampled(asked, sample);
+            }
+            granted?
+        } else {
+            self.grant_once(claim, plan).await?
+        };
+        granted.complete = granted.is_all(plan, claim);
+        self.remember(claim, plan, &granted);
+        under_way.ended = true;
+        Ok(granted)
+    }
+
     fn remember(&self, claim: &Claim, plan: &Plan, granted: &Grants) {
         let rows = &granted.messages;
-        // Full, picky or cut short: something that was free may have been left below the last one taken.
-        let picky = !(claim.not_topics.is_empty() && claim.not_tenants.is_empty());
-        let cut = picky || !granted.left_nothing(claim);
-        let taken = rows.iter().filter(|r| r.unkeyed).map(|r| (r.lane, r.pos));
         let mut book = self.book();
-        let floors = book.of(&claim.namespaces);
-        floors.granted(rows.len());
-        floors.claimed(plan, taken, cut, Instant::now());
+        if claim.tenant.is_none() {
+            // Full, picky or cut short: something that was free may have been left below the last one taken.
+            let picky = !(claim.not_topics.is_empty() && claim.not_tenants.is_empty());
+            let cut = picky || !granted.left_nothing(claim);
+            let taken = rows.iter().filter(|r| r.unkeyed).map(|r| (r.lane, r.pos));
+            let floors = book.of(&claim.namespaces);
+            floors.granted(rows.len());
+            floors.claimed(plan, taken, cut, Instant::now());
+        }
         // What it had locked and left may have been passed meanwhile by another claim of this handle.
         for (lane, pos) in &granted.kept {
-            floors.lower(*lane, *pos);
+            book.lower(*lane, *pos);
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, FloorBook> {
-        lock(&self.floors)
+    pub(crate) fn book(&self) -> MutexGuard<'_, FloorBook> {
+        self.floors.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Where to look next, and whether that is only a part of the lanes with work.
@@ -151,38 +174,6 @@ impl Postgres {
         let plan = floors.plan(claim.batch);
         let partial = floors.leaves_out(&plan);
         (plan, partial)
-    }
-
-    /// Now and then looks for what a failed claim left below the floors: beside the claims, because it walks over all that is not cleaned up. Only who
-    /// had nothing to do of late waits for it, a little.
-    async fn look_below(&self, claim: &Claim) {
-        let every = self.options.full_pass_every;
-        let (floors, quiet) = {
-            let mut book = self.book();
-            let floors = book.of(&claim.namespaces);
-            (floors.wants_pass(Instant::now(), every), floors.is_quiet())
-        };
-        if floors.is_empty() {
-            return;
-        }
-        let (lender, book, namespaces) = (self.lender.clone(), Arc::clone(&self.floors), claim.namespaces.clone());
-        let sql = format!("SELECT lane, pos FROM {}.below_floors($1, $2)", self.schema);
-        let pass = tokio::spawn(async move {
-            let began = Instant::now();
-            for part in floors.chunks(LANES_AT_ONCE) {
-                // What is not found now is found the next time.
-                let Ok(found) = below(&lender, &sql, part).await else {
-                    break;
-                };
-                let mut book = lock(&book);
-                let floors = book.of(&namespaces);
-                found.into_iter().for_each(|(lane, pos)| floors.lower(lane, pos));
-            }
-            lock(&book).of(&namespaces).passed(began, Instant::now(), every);
-        });
-        if quiet {
-            tokio::time::timeout(SAMPLE_WITHIN, pass).await.ok();
-        }
     }
 
     /// Whether it is time for a sample. Who asks takes it.

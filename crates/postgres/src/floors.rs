@@ -25,8 +25,8 @@ const WINDOW: usize = 128;
 const MOST_LANES: usize = 100_000;
 const MOST_SETS: usize = 64;
 
-/// After how long a look below the floors is taken for lost.
-const LOST: Duration = Duration::from_secs(3600);
+/// How soon it is looked below the floors after a claim has failed.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// How often the floor of the keys is found anew.
 const ANEW: Duration = Duration::from_secs(300);
@@ -41,6 +41,11 @@ impl FloorBook {
             self.sets.clear();
         }
         self.sets.entry(namespaces.to_vec()).or_default()
+    }
+
+    /// [`Floors::lower`], whoever was looking.
+    pub(crate) fn lower(&mut self, lane: i64, pos: i64) {
+        self.sets.values_mut().for_each(|floors| floors.lower(lane, pos));
     }
 }
 
@@ -91,8 +96,9 @@ pub(crate) struct Floors {
     asked: Option<Instant>,
     /// Messages that were taken since then.
     taken: usize,
-    /// When it is looked below the floors again.
+    /// When it is looked below the floors again, and whether that is under way.
     pass: Option<Instant>,
+    looking: bool,
     /// How many plans were made.
     turn: u64,
     /// The last claim took nothing: there is nothing to pass, and an idle relay need hardly ask how far it could.
@@ -119,6 +125,7 @@ pub(crate) struct Plan {
     /// The floor of the keys.
     pub(crate) keys: i64,
     turn: u64,
+    era: u64,
     /// How many lanes there was room for.
     window: usize,
     /// How far floors may rise by it: what was safe before it was asked. What has become safe since then may have been committed
@@ -136,6 +143,7 @@ impl Plan {
             hi: i64::MAX,
             keys: 0,
             turn: 0,
+            era: 0,
             window: WINDOW,
             base: 0,
         }
@@ -233,6 +241,7 @@ impl Floors {
             hi,
             keys: self.keys,
             turn: self.turn,
+            era: self.era,
             window,
             base: self.base,
         }
@@ -248,16 +257,26 @@ impl Floors {
     pub(crate) fn everywhere(&self) -> Plan {
         Plan {
             keys: self.keys,
+            era: self.era,
             ..Plan::blank()
         }
     }
 
     /// What a claim took: (lane, place) of each message. `cut` says that it may have left messages that were free.
     pub(crate) fn claimed(&mut self, plan: &Plan, taken: impl Iterator<Item = (i64, i64)>, cut: bool, now: Instant) {
+        if plan.era != self.era {
+            return;
+        }
         let mut highest: HashMap<i64, i64> = HashMap::new();
+        // What had no place in its line says nothing of what is before it.
+        let mut lowest: HashMap<i64, i64> = HashMap::new();
         for (lane, pos) in taken {
             let high = highest.entry(lane).or_insert(pos);
             *high = pos.max(*high);
+            if pos > 0 {
+                let low = lowest.entry(lane).or_insert(pos);
+                *low = pos.min(*low);
+            }
         }
         // One that brought something came at a busy time: who is silent just now has more soon.
         let room = if highest.is_empty() { plan.window } else { WINDOW };
@@ -283,8 +302,15 @@ impl Floors {
                 self.lanes.entry(lane).or_insert(Known {
                     floor,
                     gave: now,
-                    lowered: 0,
+                    lowered: self.turn,
                 });
+            }
+        }
+        // A lane that it came upon was looked into from its beginning. What was taken there at a floor or below it was left there, and there may be more.
+        for (lane, pos) in lowest {
+            let floor = self.lanes.get(&lane).map_or(0, |known| known.floor);
+            if pos <= floor && plan.lanes.binary_search(&lane).is_err() {
+                self.lower(lane, pos);
             }
         }
     }
@@ -299,35 +325,38 @@ impl Floors {
         }
     }
 
-    /// A claim failed: what it had taken is free again, and others may have passed it.
-    pub(crate) fn failed(&mut self, plan: &Plan) {
-        for (lane, floor) in plan.lanes.iter().zip(&plan.floors) {
-            self.lower(*lane, floor.saturating_add(1));
+    /// A claim failed: what it had taken is free again, and others may have passed it; also in lanes that it came upon, and others know. The server may
+    /// not have heard yet that it failed, so it is looked below the floors soon.
+    pub(crate) fn failed(&mut self, plan: &Plan, now: Instant) {
+        if plan.era != self.era {
+            return;
         }
-    }
-
-    /// The last claim was granted nothing.
-    pub(crate) const fn is_quiet(&self) -> bool {
-        self.quiet
+        let floors: HashMap<_, _> = plan.lanes.iter().zip(&plan.floors).collect();
+        for (lane, known) in self.lanes.range_mut(plan.lo..=plan.hi) {
+            known.floor = known.floor.min(floors.get(lane).map_or(0, |floor| **floor));
+            known.lowered = self.turn;
+        }
+        let soon = now + HURRY;
+        self.pass = Some(self.pass.map_or(soon, |due| due.min(soon)));
     }
 
     /// The lanes and floors to look below, when it is time for that: who asks does it.
     pub(crate) fn wants_pass(&mut self, now: Instant, every: Duration) -> Vec<(i64, i64)> {
-        let due = *self.pass.get_or_insert_with(|| now + every);
-        if now < due {
+        if self.looking || now < *self.pass.get_or_insert_with(|| now + every) {
             return Vec::new();
         }
         let floors = self.lanes.iter().map(|(lane, known)| (*lane, known.floor));
         let floors: Vec<_> = floors.filter(|(_, floor)| *floor > 0).collect();
-        // Should it never end, another one begins some day.
-        let lasts = if floors.is_empty() { Duration::ZERO } else { LOST };
-        self.pass = Some(now + every.max(lasts));
+        self.looking = !floors.is_empty();
+        self.pass = (!self.looking).then_some(now + every);
         floors
     }
 
     /// Such a look has ended. The more there is to walk over, the longer it takes: the next one comes so late that they take a tenth of the time.
     pub(crate) fn passed(&mut self, began: Instant, now: Instant, every: Duration) {
-        self.pass = Some(now + every.max(9 * now.duration_since(began)));
+        self.looking = false;
+        let next = now + every.max(9 * now.duration_since(began));
+        self.pass = Some(self.pass.map_or(next, |due| due.min(next)));
     }
 
     /// Whether this plan leaves out lanes that are known to have work, before its window or after it.
@@ -486,8 +515,60 @@ mod tests {
         let other = floors.plan(10);
         taken(&mut floors, &other, 97);
         assert_eq!(floor_of_7(&mut floors), 97);
-        floors.failed(&failing);
+        floors.failed(&failing, Instant::now());
         assert_eq!(floor_of_7(&mut floors), 90);
+        assert_eq!(
+            floors.wants_pass(Instant::now() + HURRY, LONG),
+            [(7, 90)],
+            "soon, in case that the server has not heard of it"
+        );
+    }
+
+    /// A claim may come upon a lane that was let go, from its beginning.
+    #[test]
+    fn what_is_taken_below_a_floor_lowers_it() {
+        let now = Instant::now();
+        let mut floors = risen();
+        let plan = floors.plan(10);
+        floors.claimed(
+            &Plan {
+                turn: plan.turn,
+                ..Plan::blank()
+            },
+            [(7, 30), (7, 31)].into_iter(),
+            true,
+            now,
+        );
+        assert_eq!(floor_of_7(&mut floors), 29);
+        floors.idle.insert(99, 80);
+        let plan = floors.plan(10);
+        floors.claimed(&plan, [(99, 20), (99, 0)].into_iter(), true, now);
+        assert_eq!(floors.lanes[&99].floor, 19);
+        floors.idle.insert(98, 80);
+        floors.claimed(&plan, [(98, 0)].into_iter(), true, now);
+        assert_eq!(floors.lanes[&98].floor, 80, "it had no place");
+    }
+
+    #[test]
+    fn plans_of_another_server_are_forgotten() {
+        let now = Instant::now();
+        let mut floors = risen();
+        let (before, failing) = (floors.plan(10), floors.plan(10));
+        floors.seen = 500;
+        let asked = floors.asking(now);
+        floors.sampled(asked, sample(300, 300, 0));
+        floors.claimed(
+            &Plan {
+                era: floors.era,
+                ..Plan::blank()
+            },
+            [(7, 1)].into_iter(),
+            true,
+            now,
+        );
+        taken(&mut floors, &before, 97);
+        floors.failed(&failing, now);
+        assert_eq!((floor_of_7(&mut floors), floors.pass), (0, None));
     }
 
     #[test]

@@ -1,11 +1,22 @@
-//! Connections on loan, and how long their answers are waited for.
+//! Connections on loan, what is asked on them, and how long their answers are waited for.
 
 use deadpool_postgres::{Object, Pool};
 use posthouse_core::Error;
-use std::{future::Future, time::Duration};
-use tokio_postgres::Client;
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio_postgres::{Client, IsolationLevel, Row};
 
-use crate::{error::from_pool, tls::Connector};
+use crate::{
+    error::{from_driver, from_pool},
+    store::Args,
+    tls::Connector,
+};
 
 /// What has had no answer for so long is asked again, on another connection. It is long, because a server may only be slow, and what it
 /// is asked again does not make it faster; that its machine is gone is noticed by the system before, see `store::configured`.
@@ -31,12 +42,27 @@ pub(crate) async fn heard_within<T>(
 /// Where connections are had.
 #[derive(Clone)]
 pub(crate) struct Lender {
-    pub(crate) pool: Pool,
+    pool: Pool,
     /// To tell the server that nobody waits any more.
-    pub(crate) tls: Connector,
+    tls: Connector,
+    /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
+    explicit: Arc<AtomicBool>,
 }
 
 impl Lender {
+    pub(crate) fn new(pool: Pool, tls: Connector) -> Self {
+        Self {
+            pool,
+            tls,
+            explicit: Arc::default(),
+        }
+    }
+
+    /// How the database begins transactions.
+    pub(crate) fn set_explicit(&self, explicit: bool) {
+        self.explicit.store(explicit, Ordering::Relaxed);
+    }
+
     pub(crate) async fn client(&self) -> Result<Object, Error> {
         self.pool.get().await.map_err(from_pool)
     }
@@ -44,6 +70,44 @@ impl Lender {
     /// A connection that goes back only when everything that was asked on it has its answer.
     pub(crate) async fn lend(&self) -> Result<Lent, Error> {
         Ok(Lent::new(self.client().await?, Connector::clone(&self.tls)))
+    }
+
+    /// Runs one statement as a transaction of its own.
+    pub(crate) async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+        let mut lent = self.lend().await?;
+        let answer = match self.explicit.load(Ordering::Relaxed) {
+            true => in_read_committed(lent.client(), sql, args).await,
+            false => by_itself(lent.client(), sql, args).await,
+        };
+        lent.answered();
+        answer
+    }
+}
+
+/// Runs one statement as a transaction of its own.
+async fn by_itself(client: &Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+    let answer = client.query_typed(sql, args).await;
+    if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
+        // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
+        // no finds nothing in the way because of having asked.
+        client.simple_query("").await.ok();
+    }
+    answer.map_err(from_driver)
+}
+
+/// Runs one statement as a transaction of its own that sees what others have just committed, whatever the database begins by default.
+pub(crate) async fn in_read_committed(client: &mut Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+    let begin = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::ReadCommitted);
+    let tx = begin.start().await.map_err(from_driver)?;
+    match tx.query_typed(sql, args).await {
+        Ok(rows) => tx.commit().await.map_err(from_driver).map(|()| rows),
+        Err(e) => {
+            // Waited for, so that the locks are gone.
+            tx.rollback().await.ok();
+            Err(from_driver(e))
+        }
     }
 }
 

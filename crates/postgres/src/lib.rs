@@ -7,6 +7,7 @@
 //! [`Postgres`], which is a [`Store`](posthouse_core::Store) and an [`Admin`](posthouse_core::Admin).
 
 mod admin;
+mod below;
 mod call;
 mod claim;
 mod condition;

@@ -1,10 +1,9 @@
 //! Making and upgrading the schema.
 
 use posthouse_core::{Error, Fit, Invalid, Migration, RolePlan, SchemaVersion, Upgrade};
-use std::sync::atomic::Ordering;
 use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, error::SqlState, types::Type};
 
-use crate::{Postgres, error::from_driver, store::in_read_committed};
+use crate::{Postgres, error::from_driver, lent::in_read_committed};
 
 /// The schema version that this library makes and needs.
 pub const SCHEMA_VERSION: i32 = 1;
@@ -188,8 +187,7 @@ impl Postgres {
         let row = rows
             .first()
             .ok_or_else(|| Error::Internal("the server says nothing about itself".into()))?;
-        self.explicit
-            .store(row.try_get(2).map_err(from_driver)?, Ordering::Relaxed);
+        self.lender.set_explicit(row.try_get(2).map_err(from_driver)?);
         if row.try_get(0).map_err(from_driver)? {
             return row.try_get(1).map_err(from_driver);
         }

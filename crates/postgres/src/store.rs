@@ -8,19 +8,17 @@ use posthouse_core::{
     text::error_text,
 };
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio_postgres::{
-    Client, IsolationLevel, Row,
+    Row,
     types::{ToSql, Type},
 };
 
 use crate::{
     Outbox, Schema,
+    below::Pass,
     call::answer,
     enqueue::millis,
     error::from_driver,
@@ -72,8 +70,8 @@ pub struct Postgres {
     pub(crate) options: Options,
     pub(crate) floors: Arc<Mutex<FloorBook>>,
     pub(crate) bell: Bell,
-    /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
-    pub(crate) explicit: AtomicBool,
+    /// What is under way beside the claims.
+    pub(crate) pass: Pass,
 }
 
 impl Postgres {
@@ -123,12 +121,12 @@ impl Postgres {
         };
         let bell = Bell::new(direct, its_tls, options.schema.clone());
         Ok(Self {
-            lender: Lender { pool, tls },
+            lender: Lender::new(pool, tls),
             schema: options.schema.clone(),
             options,
             floors: Arc::default(),
             bell,
-            explicit: AtomicBool::new(false),
+            pass: Pass::default(),
         })
     }
 
@@ -181,49 +179,11 @@ impl Postgres {
     pub(crate) async fn query(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let mut patience = Patience::default();
         loop {
-            match self.query_once(sql, args).await {
+            match self.lender.query_once(sql, args).await {
                 Err(e) if patience.again(&e).await => {}
                 Err(e) => return Err(self.told(e).await),
                 answer => return answer,
             }
-        }
-    }
-
-    async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-        let mut lent = self.lender.lend().await?;
-        let explicit = self.explicit.load(Ordering::Relaxed);
-        let answer = match explicit {
-            true => in_read_committed(lent.client(), sql, args).await,
-            false => by_itself(lent.client(), sql, args).await,
-        };
-        lent.answered();
-        answer
-    }
-}
-
-/// Runs one statement as a transaction of its own.
-pub(crate) async fn by_itself(client: &Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-    let answer = client.query_typed(sql, args).await;
-    if answer.as_ref().is_err_and(|e| e.as_db_error().is_some()) {
-        // The server tells of an error before it has let go of the locks. One more round trip, and they are gone: who is told
-        // no finds nothing in the way because of having asked.
-        client.simple_query("").await.ok();
-    }
-    answer.map_err(from_driver)
-}
-
-/// Runs one statement as a transaction of its own that sees what others have just committed, whatever the database begins by default.
-pub(crate) async fn in_read_committed(client: &mut Client, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-    let begin = client
-        .build_transaction()
-        .isolation_level(IsolationLevel::ReadCommitted);
-    let tx = begin.start().await.map_err(from_driver)?;
-    match tx.query_typed(sql, args).await {
-        Ok(rows) => tx.commit().await.map_err(from_driver).map(|()| rows),
-        Err(e) => {
-            // Waited for, so that the locks are gone.
-            tx.rollback().await.ok();
-            Err(from_driver(e))
         }
     }
 }

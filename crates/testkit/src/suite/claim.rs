@@ -223,6 +223,26 @@ pub async fn claims_of_one_go_round_the_tenants(fx: &dyn Fixture) {
     assert_eq!(served, tenants.map(str::to_owned).into());
 }
 
+/// Also where a claim has room for a few bytes only.
+pub async fn claims_of_few_bytes_go_round_the_tenants(fx: &dyn Fixture) {
+    put_all(
+        fx,
+        (0..600)
+            .map(|n| message("12345678").tenant(format!("t{}", n % 5)))
+            .collect(),
+    )
+    .await;
+    let store = fx.store().await;
+    assert_eq!(claim(&*store, "w1", 10).await.len(), 10, "whose they are is known now");
+    let mut served = BTreeSet::new();
+    for _ in 0..100 {
+        let found = store.claim(&Claim::new("w1", 10, LEASE).max_bytes(8)).await.unwrap();
+        assert_eq!(found.len(), 1);
+        served.extend(found.into_iter().map(|c| c.delivery.tenant));
+    }
+    assert_eq!(served.len(), 5, "{served:?}");
+}
+
 /// An empty answer sends a relay to sleep, so it must be true: while one of fifty tenants has something, no claim is empty.
 pub async fn no_claim_is_empty_while_something_is_free(fx: &dyn Fixture) {
     let store = fx.store().await;

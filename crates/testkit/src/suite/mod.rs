@@ -103,6 +103,7 @@ macro_rules! __cases {
                 unused_shares_go_on_until_the_batch_is_full
                 many_tenants_fill_a_claim
                 claims_of_one_go_round_the_tenants
+                claims_of_few_bytes_go_round_the_tenants
                 no_claim_is_empty_while_something_is_free
                 no_claim_is_empty_while_one_of_many_has_more
                 lapsed_messages_hide_no_free_one
