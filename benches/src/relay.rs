@@ -300,7 +300,10 @@ async fn flood(count: usize) {
         median.1.as_secs_f64() * 1000.0
     );
     // What the destination has in hand, half of 2000; the claim under way, and the next.
-    assert!(left > 0 && most.0 <= 1000 + 2 * 500, "it did not go out in the next round");
+    assert!(
+        left > 0 && most.0 <= 1000 + 2 * 500,
+        "it did not go out in the next round"
+    );
 }
 
 fn percentile(times: &mut [Duration], part: f64) -> f64 {

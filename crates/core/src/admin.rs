@@ -53,7 +53,7 @@ pub trait Admin: Send + Sync {
     /// Removes a dead or quarantined message with its evidence, and frees its dedupe key. The audit remembers.
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
-    /// Removes messages that ended longer than `older_than` ago, and dedupe keys whose lifetime is over; at most
+    /// Removes messages that ended longer than `older_than` ago, dedupe keys whose lifetime is over, and entries of the ledger past their retention; at most
     /// `limit` of each, which is one or more. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
@@ -341,6 +341,8 @@ pub struct Pruned {
     pub messages: u64,
     /// Dedupe keys.
     pub dedupe_keys: u64,
+    /// Entries of the ledger.
+    pub entries: u64,
     /// Whether it stopped before it had looked at everything: the next call goes on from there.
     pub more: bool,
 }

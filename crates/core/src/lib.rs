@@ -9,6 +9,7 @@
 //! | what is sent | [`message`], [`limits`], [`headers`] |
 //! | what may happen to it | [`machine`], [`retry`], [`attempt`], [`receipt`], [`class`] |
 //! | who may finish it | [`lease`], [`settlement`] |
+//! | what is done once | [`ledger`] |
 //! | when a destination is spared | [`breaker`], [`rate`] |
 //! | how much is held, and how | [`pace`], [`bulk`] |
 //! | what operators are told | [`explain`], [`presence`], [`condition`] |
@@ -27,6 +28,7 @@ pub mod explain;
 pub mod headers;
 pub mod id;
 pub mod lease;
+pub mod ledger;
 pub mod limits;
 pub mod machine;
 pub mod message;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::{
     Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement, Verdict,
+    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
 };
 
 /// How a relay takes and finishes work. No default bodies but one, which is made of another: a wrapper must say what it does with each.
@@ -54,6 +55,15 @@ pub trait Store: Send + Sync {
 
     /// A destination said that it is gone for good: pauses it, as an operator would, in the name of `worker`.
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error>;
+
+    /// Begins something under a key of the ledger: insert or find, atomic and committed when this returns. It waits for nobody.
+    async fn begin(&self, ask: &Begin) -> Result<Begun, Error>;
+
+    /// Its holder ends it. [`Fenced::LeaseLost`]: it is not his any more, and nothing was changed.
+    async fn conclude(&self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error>;
+
+    /// Its holder goes on for `lease` from now.
+    async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error>;
 
     /// Says that `worker` is about to sleep: it is rung for until a claim wakes it ([`Claim::wakes`]), or until this time is up. It must
     /// claim once more before it sleeps, or it may miss what came before; not if it says so again while it still holds.

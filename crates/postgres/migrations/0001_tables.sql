@@ -327,3 +327,37 @@ INSERT INTO posthouse.secret (salt) VALUES (uuid_send(gen_random_uuid()) || uuid
 CREATE TYPE posthouse.claimed AS (
     id uuid, lease_token uuid, epoch bigint, attempt int, tenant text, namespace text, topic text, order_key text,
     content_type text, payload bytea, headers jsonb, generation int, max_attempts int, deliver_in interval, parent uuid);
+
+-- The ledger: one record for each tenant, scope and key, from the moment that somebody begins under it until its retention is over.
+-- status: 0 in flight, 1 succeeded, 2 failed. In flight it is held until lease_until; or, without that, by a message; or by nobody, when it was let go of.
+CREATE TABLE posthouse.ledger (
+    tenant        text NOT NULL,
+    scope         text NOT NULL,
+    key           text NOT NULL,
+    fingerprint   bytea NOT NULL CHECK (octet_length(fingerprint) = 32),
+    status        smallint NOT NULL CHECK (status BETWEEN 0 AND 2),
+    token         uuid,
+    lease_until   timestamptz,
+    message       uuid,
+    checkpoint    text,
+    http_status   int,
+    headers       jsonb,
+    result        bytea,
+    result_digest bytea,
+    error         text,
+    retention     interval NOT NULL,
+    created_at    timestamptz NOT NULL,
+    updated_at    timestamptz NOT NULL,
+    expires_at    timestamptz,
+    PRIMARY KEY (tenant, scope, key)
+);
+CREATE INDEX ledger_expires ON posthouse.ledger (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What consumers have had.
+CREATE TABLE posthouse.inbox (
+    consumer text NOT NULL,
+    message  uuid NOT NULL,
+    at       timestamptz NOT NULL,
+    PRIMARY KEY (consumer, message)
+);
+CREATE INDEX inbox_at ON posthouse.inbox (at);

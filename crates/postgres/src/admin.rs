@@ -173,7 +173,7 @@ impl Admin for Postgres {
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
+        let sql = "SELECT messages, dedupe_keys, entries, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
         let row = rows
             .first()
@@ -186,7 +186,8 @@ impl Admin for Postgres {
         Ok(Pruned {
             messages: get(0)?,
             dedupe_keys: get(1)?,
-            more: row.try_get(2).map_err(from_driver)?,
+            entries: get(2)?,
+            more: row.try_get(3).map_err(from_driver)?,
         })
     }
 

@@ -40,6 +40,10 @@ impl Outbox {
         }
     }
 
+    pub(crate) const fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     /// With other limits than the default ones.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;

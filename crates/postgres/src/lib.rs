@@ -16,6 +16,7 @@ mod diesel;
 mod enqueue;
 mod error;
 mod floors;
+mod ledger;
 mod lent;
 mod migrate;
 mod rows;

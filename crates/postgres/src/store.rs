@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
     Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Look, Message,
-    Pause, Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Verdict, Wake, lease::check_lease,
+    Pause, Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Verdict, Wake,
+    lease::check_lease,
+    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
     text::error_text,
 };
 use std::{
@@ -349,6 +351,19 @@ impl Store for Postgres {
 
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
         heard(Admin::pause(self, destination, worker, reason)).await
+    }
+
+    async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
+        ask.check()?;
+        heard(self.begin_entry(ask)).await
+    }
+
+    async fn conclude(&self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        heard(self.conclude_entry(hold, conclusion)).await
+    }
+
+    async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        heard(self.renew_entry(hold, lease)).await
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 39] = [
+const MISTAKES: [Mistake; 43] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -124,6 +124,41 @@ const MISTAKES: [Mistake; 39] = [
         right: "EXIT WHEN wanted = 0 OR lanes IS NULL;",
         wrong: "EXIT;",
         cases: &["unused_shares_go_on_until_the_batch_is_full"],
+    },
+    Mistake {
+        name: "the end of a holder whose time is up counts",
+        file: "ledger",
+        right: "SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.status",
+        wrong: "SELECT l.status = 0, l.status",
+        cases: &["a_late_end_changes_nothing", "a_renewal_after_the_deadline_is_refused"],
+    },
+    Mistake {
+        name: "whoever ends an entry has ended it",
+        file: "ledger",
+        right: "AND l.key = p_key AND l.token = p_token;",
+        wrong: "AND l.key = p_key;",
+        cases: &[
+            "an_end_with_an_invented_token_changes_nothing",
+            "a_late_end_does_not_overwrite_a_new_holder",
+        ],
+    },
+    Mistake {
+        name: "a key that was begun is busy for ever",
+        file: "ledger",
+        right: "(e.lease_until > t OR",
+        wrong: "(e.lease_until IS NOT NULL OR",
+        cases: &["a_holder_who_is_not_heard_of_is_replaced"],
+    },
+    Mistake {
+        name: "the answer to something else is told",
+        file: "ledger",
+        right: "IF there AND e.fingerprint <> ledger_begin.fingerprint THEN",
+        wrong: "IF false THEN",
+        cases: &[
+            "something_else_is_a_mismatch_after_success",
+            "something_else_is_a_mismatch_while_it_is_in_flight",
+            "it_answers_as_the_rules_do",
+        ],
     },
     Mistake {
         name: "no turns",
@@ -381,6 +416,10 @@ controls! {
     attempts_counted_at_settle_are_noticed: "attempts counted at settle",
     hidden_neighbours_are_noticed: "tenants that are known hide their neighbours",
     an_unused_share_that_is_left_is_noticed: "what is left of a share is left",
+    a_late_end_that_counts_is_noticed: "the end of a holder whose time is up counts",
+    an_end_without_a_fence_is_noticed: "whoever ends an entry has ended it",
+    a_key_that_is_busy_for_ever_is_noticed: "a key that was begun is busy for ever",
+    an_answer_to_something_else_is_noticed: "the answer to something else is told",
     missing_turns_are_noticed: "no turns",
     a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",
     what_is_left_behind_a_run_is_noticed: "what is behind a run stays out of the way",

@@ -1,7 +1,10 @@
 //! A fresh schema for each test, on the private server that `test.sh` starts.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
+use posthouse_core::{
+    Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
+    ledger::{Conclusion, Fenced, Hold},
+};
 use posthouse_postgres::{Options, Outbox, Postgres, Schema};
 use posthouse_testkit::{
     Caller, Fixture,
@@ -342,6 +345,18 @@ impl Caller for PostgresCaller {
 
     async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
         self.outbox.settle_in(&mut Open(&self.client), settlement).await
+    }
+
+    async fn conclude_in(&mut self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        self.outbox.conclude_in(&mut Open(&self.client), hold, conclusion).await
+    }
+
+    async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
+        self.outbox.reach_in(&mut Open(&self.client), hold, checkpoint).await
+    }
+
+    async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
+        self.outbox.once(&mut Open(&self.client), consumer, id).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -7,16 +7,22 @@ use tokio_postgres::Client;
 use crate::fixture::{PostgresFixture, session};
 
 const PRODUCER: &[&str] = &[
+    "conclude_in",
     "enqueue",
     "enqueue_batch",
     "enqueue_bytes",
     "enqueue_many",
+    "ledger_begin",
+    "once_in",
+    "reach_in",
+    "renew_entry",
     "schema_version",
 ];
 const RELAY: &[&str] = &[
     "check_dedup",
     "claim_outbox_batch",
     "complete_outbox_attempt",
+    "conclude_in",
     "counts",
     "earlier_receipts",
     "enqueue_many",
@@ -27,10 +33,14 @@ const RELAY: &[&str] = &[
     "below_floors",
     "heartbeat",
     "leave",
+    "ledger_begin",
+    "once_in",
     "pause_destination",
     "prune",
+    "reach_in",
     "record_conflict",
     "renew",
+    "renew_entry",
     "renew_lease",
     "repair_expired_leases",
     "sample_floor",

@@ -65,6 +65,7 @@
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |
 //! | delivering, inside your program | [`Relay`]: functions ([`relay::local`]), and handlers that settle in their own transaction ([`relay::transactional`]) |
+//! | doing something once | [`ledger`] |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
 //! | delivering | [`Relay`], [`relay`]; to a URL, with the feature `http`: `http` and `webhook` |
@@ -77,6 +78,11 @@
 #[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
 #[doc = include_str!("../../../docs/handlers.md")]
 struct HandlersPage;
+
+/// The page on the ledger: its example is compiled.
+#[cfg(all(doctest, feature = "sqlite", feature = "sqlx"))]
+#[doc = include_str!("../../../docs/ledger.md")]
+struct LedgerPage;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;

@@ -212,7 +212,10 @@ fn a_message_that_waits_is_explained_and_decided_about() {
         assert_eq!(place.run(&["repair"]).ok(), "no lease has run out\n");
         place.run(&["prune", "--older-than", "30d"]).failed_with(2);
         let pruned = place.run(&["prune", "--older-than", "30d", "--yes"]);
-        assert_eq!(pruned.ok(), "removed 0 messages and 0 dedupe keys\n");
+        assert_eq!(
+            pruned.ok(),
+            "removed 0 messages, 0 dedupe keys and 0 entries of the ledger\n"
+        );
     }
 }
 

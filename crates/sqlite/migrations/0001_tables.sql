@@ -257,3 +257,37 @@ CREATE TABLE posthouse_pause (
     actor       TEXT NOT NULL,
     reason      TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The ledger: one record for each tenant, scope and key, from the moment that somebody begins under it until its retention is over. In flight it is held until
+-- lease_until; or, without that, by a message; or by nobody, when it was let go of.
+CREATE TABLE posthouse_ledger (
+    tenant      TEXT NOT NULL,
+    scope       TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,
+    status      TEXT NOT NULL CHECK (status IN ('in_flight', 'succeeded', 'failed')),
+    token       BLOB,
+    lease_until INTEGER,
+    message     BLOB,
+    checkpoint  TEXT,
+    http_status INTEGER,
+    headers     TEXT,
+    digest      BLOB,
+    error       TEXT,
+    retention   INTEGER NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    expires_at  INTEGER,
+    result      BLOB,
+    UNIQUE (tenant, scope, key)
+) STRICT;
+CREATE INDEX posthouse_ledger_expires ON posthouse_ledger (expires_at) WHERE expires_at IS NOT NULL;
+
+-- What consumers have had.
+CREATE TABLE posthouse_inbox (
+    consumer TEXT NOT NULL,
+    message  BLOB NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (consumer, message)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX posthouse_inbox_at ON posthouse_inbox (at);

@@ -23,7 +23,11 @@
 //! This module checks a message before any database traffic, so it inserts behind the trigger that checks (into
 //! `posthouse_accepted` or `posthouse_plain`); what is written, is written by the same triggers.
 
-use posthouse_core::{Enqueued, Error, Lease, Message, Renewal, Settlement, Verdict, lease::check_lease};
+use posthouse_core::{
+    Enqueued, Error, Lease, Message, MessageId, Renewal, Settlement, Verdict,
+    lease::check_lease,
+    ledger::{Conclusion, Fenced, Hold},
+};
 use rusqlite::{Connection, Transaction};
 use std::{borrow::Borrow, time::Duration};
 
@@ -32,6 +36,7 @@ use crate::{
     call::{Call, Here, at_once},
     end::{end_one, lock, renew_one},
     insert::{insert_all, insert_one},
+    ledger,
 };
 
 /// The verbs that need the caller's transaction. They take a [`Transaction`], so that nothing is committed by accident.
@@ -77,6 +82,27 @@ impl Outbox {
     pub fn settle_in(&self, tx: &Transaction<'_>, settlement: &Settlement) -> Result<Verdict, Error> {
         in_transaction(tx)?;
         at_once(settle(&mut Here(tx), &self.options, settlement))
+    }
+}
+
+impl Outbox {
+    /// Ends an entry of the ledger in this transaction: the effect and its record commit together or not at all. On [`Fenced::LeaseLost`] roll back:
+    /// somebody else may have done it.
+    pub fn conclude_in(&self, tx: &Transaction<'_>, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        in_transaction(tx)?;
+        at_once(ledger::conclude(&mut Here(tx), hold, conclusion))
+    }
+
+    /// Comes to a point from which another holder could go on, with what the transaction did to get there.
+    pub fn reach_in(&self, tx: &Transaction<'_>, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
+        in_transaction(tx)?;
+        at_once(ledger::reach(&mut Here(tx), hold, checkpoint))
+    }
+
+    /// Whether a consumer has this message for the first time. It has had it if and only if the transaction commits.
+    pub fn once(&self, tx: &Transaction<'_>, consumer: &str, message: MessageId) -> Result<bool, Error> {
+        in_transaction(tx)?;
+        at_once(ledger::once(&mut Here(tx), consumer, message))
     }
 }
 
@@ -133,6 +159,26 @@ impl AsyncOutbox {
     pub async fn settle_in<T: Run>(&self, tx: &mut T, settlement: &Settlement) -> Result<Verdict, Error> {
         still_open(tx).await?;
         settle(tx, &self.options, settlement).await
+    }
+}
+
+impl AsyncOutbox {
+    /// Ends an entry of the ledger in this transaction: see [`Outbox::conclude_in`].
+    pub async fn conclude_in<T: Run>(&self, tx: &mut T, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        still_open(tx).await?;
+        ledger::conclude(tx, hold, conclusion).await
+    }
+
+    /// Comes to a checkpoint: see [`Outbox::reach_in`].
+    pub async fn reach_in<T: Run>(&self, tx: &mut T, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
+        still_open(tx).await?;
+        ledger::reach(tx, hold, checkpoint).await
+    }
+
+    /// Whether a consumer has this message for the first time: see [`Outbox::once`].
+    pub async fn once<T: Run>(&self, tx: &mut T, consumer: &str, message: MessageId) -> Result<bool, Error> {
+        still_open(tx).await?;
+        ledger::once(tx, consumer, message).await
     }
 }
 

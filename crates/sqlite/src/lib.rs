@@ -43,6 +43,7 @@ mod error;
 mod floors;
 mod insert;
 mod lanes;
+mod ledger;
 mod list;
 mod migrate;
 mod options;

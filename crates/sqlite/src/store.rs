@@ -6,7 +6,9 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Look, Message, Pause,
-    Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class, lease::check_lease,
+    Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class,
+    lease::check_lease,
+    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
     text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -23,7 +25,7 @@ use crate::{
     claim, clock, connect, end, enqueue,
     error::{internal, of_file, plain},
     floors::Floors,
-    migrate, presence, rows, settings, settle,
+    ledger, migrate, presence, rows, settings, settle,
     wake::Watch,
 };
 
@@ -289,6 +291,30 @@ impl Store for Sqlite {
 
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
         Admin::pause(self, destination, worker, reason).await
+    }
+
+    async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
+        ask.check()?;
+        let (ask, inner) = (ask.clone(), self.inner.clone());
+        blocking(move || {
+            // What has an answer already needs no write lock, and nobody who has it is waited for.
+            let seen = ledger::look(&inner.reader.lock().unwrap_or_else(PoisonError::into_inner), &ask)?;
+            seen.map_or_else(|| inner.write(|tx| ledger::begin(tx, &ask)), Ok)
+        })
+        .await
+    }
+
+    async fn conclude(&self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        let (hold, conclusion) = (hold.clone(), conclusion.clone());
+        self.write(move |tx| at_once(ledger::conclude(&mut Here(tx), &hold, &conclusion)))
+            .await
+    }
+
+    async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        check_lease(lease)?;
+        let hold = hold.clone();
+        self.write(move |tx| at_once(ledger::renew(&mut Here(tx), &hold, lease)))
+            .await
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {

@@ -1,7 +1,10 @@
 //! An application's transaction. `rusqlite::Transaction` cannot leave its thread, so it lives on one of its own.
 
 use async_trait::async_trait;
-use posthouse_core::{Enqueued, Error, Message, Settlement, Verdict};
+use posthouse_core::{
+    Enqueued, Error, Message, MessageId, Settlement, Verdict,
+    ledger::{Conclusion, Fenced, Hold},
+};
 use posthouse_sqlite::{Options, Outbox};
 use posthouse_testkit::Caller;
 use rusqlite::{Transaction, TransactionBehavior};
@@ -83,6 +86,23 @@ impl Caller for SqliteCaller {
     async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
         let settlement = settlement.clone();
         self.order(move |tx, outbox| outbox.settle_in(tx, &settlement)).await
+    }
+
+    async fn conclude_in(&mut self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        let (hold, conclusion) = (hold.clone(), conclusion.clone());
+        self.order(move |tx, outbox| outbox.conclude_in(tx, &hold, &conclusion))
+            .await
+    }
+
+    async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
+        let (hold, checkpoint) = (hold.clone(), checkpoint.to_owned());
+        self.order(move |tx, outbox| outbox.reach_in(tx, &hold, &checkpoint))
+            .await
+    }
+
+    async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
+        let consumer = consumer.to_owned();
+        self.order(move |tx, outbox| outbox.once(tx, &consumer, id)).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -1,7 +1,10 @@
 //! What the suite needs from a store under test, besides the store itself.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
+use posthouse_core::{
+    Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
+    ledger::{Conclusion, Fenced, Hold},
+};
 use std::{sync::Arc, time::Duration};
 
 /// A fresh, empty store with a clock that only moves when told, and applications beside it.
@@ -55,6 +58,15 @@ pub trait Caller: Send {
 
     /// Settles a lease in this transaction.
     async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error>;
+
+    /// Ends an entry of the ledger in this transaction.
+    async fn conclude_in(&mut self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error>;
+
+    /// Comes to a checkpoint of an entry in this transaction.
+    async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error>;
+
+    /// Whether a consumer has this message for the first time, in this transaction.
+    async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error>;
 
     /// Commits.
     async fn commit(self: Box<Self>) -> Result<(), Error>;

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Capabilities, Claim, Conflict, Effect, Error, Fate, Lease, Look, Pause, Receipt, Relay, Renewal, Settlement, Store,
     Verdict, Wake,
+    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -51,6 +52,9 @@ pub enum Call {
         worker: String,
         reason: String,
     },
+    Begin(Begin),
+    Conclude(Hold, Conclusion),
+    RenewHold(Hold, Duration),
     Asleep(String, Duration),
     Wake(Duration),
 }
@@ -67,6 +71,8 @@ pub enum Reply {
     Leases(Vec<Lease>),
     Conflict(Conflict),
     Pauses(Vec<Pause>),
+    Begun(Begun),
+    Fenced(Fenced),
     Done(()),
     Woken(Wake),
 }
@@ -85,6 +91,9 @@ impl Call {
             Self::Heartbeat(..) => "heartbeat",
             Self::Leave(_) => "leave",
             Self::Gone { .. } => "gone",
+            Self::Begin(_) => "begin",
+            Self::Conclude(..) => "conclude",
+            Self::RenewHold(..) => "renew_hold",
             Self::Asleep(..) => "asleep",
             Self::Wake(..) => "wake",
         }
@@ -107,6 +116,9 @@ impl Call {
                 worker,
                 reason,
             } => store.gone(destination, worker, reason).await.map(Reply::Done),
+            Self::Begin(ask) => store.begin(ask).await.map(Reply::Begun),
+            Self::Conclude(hold, conclusion) => store.conclude(hold, conclusion).await.map(Reply::Fenced),
+            Self::RenewHold(hold, lease) => store.renew_hold(hold, *lease).await.map(Reply::Fenced),
             Self::Asleep(worker, at_most) => store.asleep(worker, *at_most).await.map(Reply::Done),
             Self::Wake(at_most) => store.wake(*at_most).await.map(Reply::Woken),
         }
@@ -172,6 +184,18 @@ impl<H: Hook> Store for Wrapped<H> {
             reason: reason.to_owned(),
         };
         answer!(self, call, Done)
+    }
+
+    async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
+        answer!(self, Call::Begin(ask.clone()), Begun)
+    }
+
+    async fn conclude(&self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        answer!(self, Call::Conclude(hold.clone(), conclusion.clone()), Fenced)
+    }
+
+    async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        answer!(self, Call::RenewHold(hold.clone(), lease), Fenced)
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 mod controls;
 mod coverage;
+mod ledger_model;
 mod model;
 mod reference;
 

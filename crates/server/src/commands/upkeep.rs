@@ -40,6 +40,7 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
         let round = admin.prune(args.older_than, AT_ONCE).await?;
         tally.sum.messages += round.messages;
         tally.sum.dedupe_keys += round.dedupe_keys;
+        tally.sum.entries += round.entries;
         if !round.more {
             return tally.end(true);
         }
@@ -48,10 +49,11 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
 
 fn pruned(sum: &Pruned, out: &Output) -> Result<(), Failure> {
     if out.json {
-        return out.document(&json!({ "messages": sum.messages, "dedupe_keys": sum.dedupe_keys }));
+        return out
+            .document(&json!({ "messages": sum.messages, "dedupe_keys": sum.dedupe_keys, "entries": sum.entries }));
     }
     out.data(&format!(
-        "removed {} messages and {} dedupe keys",
-        sum.messages, sum.dedupe_keys
+        "removed {} messages, {} dedupe keys and {} entries of the ledger",
+        sum.messages, sum.dedupe_keys, sum.entries
     ))
 }

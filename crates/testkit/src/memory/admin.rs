@@ -155,10 +155,12 @@ impl Tables {
         let free: Vec<_> = ended.map(|(key, _)| key.clone()).take(limit).collect();
         old.iter().for_each(|seq| self.remove(*seq));
         self.dedupe.retain(|key, _| !free.contains(key));
+        let entries = self.prune_entries(limit);
         Pruned {
             messages: old.len() as u64,
             dedupe_keys: free.len() as u64,
-            more: old.len() == limit || free.len() == limit,
+            entries: entries as u64,
+            more: [old.len(), free.len(), entries].contains(&limit),
         }
     }
 

@@ -24,6 +24,12 @@ impl Tables {
         for ((effect, seq), receipt) in &self.receipts {
             let _ = writeln!(lines, "receipt {effect:?} {seq} {receipt:?}");
         }
+        for (key, entry) in &self.ledger {
+            let _ = writeln!(lines, "ledger {key:?} {entry:?}");
+        }
+        for had in &self.inbox {
+            let _ = writeln!(lines, "inbox {had:?}");
+        }
         for line in &self.audit {
             let _ = writeln!(lines, "audit {line:?}");
         }

@@ -40,22 +40,22 @@ impl MemoryTx {
     /// Enqueues many: all of them, or none when one is refused. Waits while another transaction holds an id, a dedupe
     /// key or an order key's turn that is needed.
     pub async fn enqueue_all(&mut self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
-        let tx = self.tx;
-        let answer = self
-            .memory
-            .wait_for(Some(tx), |tables| tables.enqueue(tx, &messages))
-            .await;
-        self.open(|open| open.waits_for = None);
-        answer?
+        self.waiting(|tables, tx| tables.enqueue(tx, &messages)).await?
     }
 
     /// Settles a lease with this transaction's commit. The lease cannot be lost meanwhile.
     pub async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        self.waiting(|tables, tx| tables.settle(Some(tx), settlement, &[]))
+            .await
+    }
+
+    /// Runs what needs nothing that another open transaction holds, as soon as that is so.
+    pub(super) async fn waiting<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Tables, TxId) -> Result<T, Busy>,
+    ) -> Result<T, Error> {
         let tx = self.tx;
-        let answer = self
-            .memory
-            .wait_for(Some(tx), |tables| tables.settle(Some(tx), settlement, &[]))
-            .await;
+        let answer = self.memory.wait_for(Some(tx), |tables| attempt(tables, tx)).await;
         self.open(|open| open.waits_for = None);
         answer
     }
@@ -214,6 +214,8 @@ impl Tables {
             self.end(settlement, &open.settlements);
         }
         open.entries.into_iter().for_each(|entry| self.insert(entry));
+        self.ledger.extend(open.ledger);
+        self.inbox.extend(open.inbox);
         self.notes.extend(open.notes);
     }
 }

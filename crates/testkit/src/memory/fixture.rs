@@ -1,7 +1,10 @@
 //! The reference store under the suite.
 
 use async_trait::async_trait;
-use posthouse_core::{Admin, Enqueued, Error, Message, Settlement, Store, StoreSettings, Timestamp, Verdict};
+use posthouse_core::{
+    Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
+    ledger::{Conclusion, Entry, Fenced, Hold, check_point},
+};
 use std::{sync::Arc, time::Duration};
 
 use super::{Flaw, Memory, MemoryTx};
@@ -78,6 +81,23 @@ impl Caller for MemoryTx {
 
     async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
         MemoryTx::settle_in(self, settlement).await
+    }
+
+    async fn conclude_in(&mut self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        self.change_entry(hold, |found, token, now| {
+            Entry::conclude(found, token, conclusion.clone(), now)
+        })
+        .await
+    }
+
+    async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
+        check_point(checkpoint)?;
+        self.change_entry(hold, |found, token, now| Entry::reach(found, token, checkpoint, now))
+            .await
+    }
+
+    async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
+        MemoryTx::once(self, consumer, id).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -11,6 +11,7 @@ use posthouse_core::{
     Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
     admin::{check_deliver_in, check_prune_limit},
     lease::check_lease,
+    ledger::{Begin, Begun, Conclusion, Entry, Fenced, Hold},
     presence::check_destination,
 };
 use std::{
@@ -28,6 +29,7 @@ mod dump;
 mod enqueue;
 mod fixture;
 mod flaw;
+mod ledger;
 mod oversight;
 mod presence;
 mod settle;
@@ -305,6 +307,27 @@ impl Store for Memory {
 
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
         Admin::pause(self, destination, worker, reason).await
+    }
+
+    async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
+        ask.check()?;
+        Ok(self.with(|tables| {
+            let token = tables.token();
+            tables.begin_entry(ask, token)
+        }))
+    }
+
+    async fn conclude(&self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        let rule = |found, now| Entry::conclude(found, hold.token, conclusion.clone(), now);
+        self.wait_for(None, |tables| tables.change_entry(None, &hold.key, rule))
+            .await
+    }
+
+    async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        check_lease(lease)?;
+        let rule = |found, now| Entry::renew(found, hold.token, lease, now);
+        self.wait_for(None, |tables| tables.change_entry(None, &hold.key, rule))
+            .await
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use posthouse_core::{
     Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Receipt,
     Settlement, Standing, State, Step, Timestamp,
+    ledger::{self, EntryKey},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -30,6 +31,10 @@ pub(super) enum Key {
     Turn(Lane, String),
     /// The lease of a message, while a handler's own transaction settles it.
     Lease(i64),
+    /// An entry of the ledger, while a holder's own transaction writes it.
+    Entry(EntryKey),
+    /// What a consumer has had.
+    Had(String, MessageId),
 }
 
 /// A caller's transaction: what it will do at its commit, and what it holds until then.
@@ -38,6 +43,8 @@ pub(super) struct Open {
     pub keys: BTreeSet<Key>,
     pub entries: Vec<Entry>,
     pub settlements: Vec<Settlement>,
+    pub ledger: BTreeMap<EntryKey, ledger::Entry>,
+    pub inbox: BTreeSet<(String, MessageId)>,
     pub notes: Vec<String>,
     pub waits_for: Option<TxId>,
 }
@@ -97,6 +104,9 @@ pub(super) struct Tables {
     pub dedupe: BTreeMap<DedupeKey, Taken>,
     /// Kept receipts, by effect and number.
     pub receipts: BTreeMap<([u8; 32], i64), Receipt>,
+    pub ledger: BTreeMap<EntryKey, ledger::Entry>,
+    /// What consumers have had.
+    pub inbox: BTreeSet<(String, MessageId)>,
     pub audit: Vec<AuditEntry>,
     pub relays: BTreeMap<String, Told>,
     pub pauses: BTreeMap<String, Pause>,
@@ -174,6 +184,8 @@ impl Tables {
             attempts: BTreeMap::new(),
             dedupe: BTreeMap::new(),
             receipts: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            inbox: BTreeSet::new(),
             audit: Vec::new(),
             relays: BTreeMap::new(),
             pauses: BTreeMap::new(),

@@ -19,6 +19,7 @@ pub mod explain;
 pub mod invariants;
 pub mod keys;
 pub mod lease;
+pub mod ledger;
 pub mod lists;
 pub mod operator;
 pub mod passed;
@@ -122,6 +123,52 @@ macro_rules! __cases {
                 every_claim_has_a_token_of_its_own
                 what_went_back_is_not_skipped
                 a_key_belongs_to_one_claim_at_a_time
+            }
+            ledger {
+                the_first_goes_on
+                the_second_is_told_how_long_the_first_may_take
+                an_answer_is_told_again_byte_by_byte
+                an_empty_answer_is_an_answer
+                of_a_large_answer_the_digest_is_kept
+                a_failure_for_good_is_told_again
+                what_was_let_go_of_is_free_at_once
+                what_was_let_go_of_is_free_for_something_else
+                something_else_is_a_mismatch_while_it_is_in_flight
+                something_else_is_a_mismatch_after_the_holders_time
+                something_else_is_a_mismatch_after_success
+                something_else_is_a_mismatch_after_failure
+                something_else_is_a_mismatch_when_half_is_done
+                tenants_and_scopes_have_nothing_to_do_with_each_other
+                a_holder_who_is_not_heard_of_is_replaced
+                a_late_end_changes_nothing
+                a_late_end_does_not_overwrite_a_new_holder
+                an_end_with_an_invented_token_changes_nothing
+                an_end_of_nothing_changes_nothing
+                an_end_that_was_not_heard_may_be_told_again
+                an_end_is_never_changed
+                the_first_answer_stands
+                a_renewal_moves_the_deadline
+                a_renewal_after_the_deadline_is_refused
+                a_renewal_after_the_end_is_refused
+                retention_starts_with_the_end
+                a_lease_outlives_a_short_retention
+                bad_keys_are_refused_by_name
+                bad_leases_are_refused_by_name
+                whatever_a_failure_says_can_be_kept
+                the_effect_and_its_record_commit_together
+                the_effect_and_its_record_roll_back_together
+                a_late_holder_is_told_in_time_to_roll_back
+                nobody_waits_for_a_holders_transaction
+                who_takes_over_goes_on_from_the_last_point
+                a_point_that_was_rolled_back_was_not_reached
+                a_late_holder_reaches_nothing
+                cleaning_up_removes_what_is_past_its_retention_and_nothing_else
+                cleaning_up_goes_in_steps
+                it_answers_as_the_rules_do
+                of_fifty_at_once_one_goes_on
+                of_fifty_who_take_over_one_goes_on
+                the_inbox_tells_the_first_time_from_the_others
+                what_was_rolled_back_was_not_the_first_time
             }
             lease {
                 stale_token_is_refused_by_settle

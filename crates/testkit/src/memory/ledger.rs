@@ -1,0 +1,93 @@
+//! The ledger and the inbox. What becomes of an entry is decided by the core.
+
+use posthouse_core::{
+    Error, LeaseToken, MessageId, Timestamp,
+    ledger::{Begin, Begun, Entry, EntryKey, Fenced, Hold, Ruling},
+};
+use std::time::Duration;
+
+use super::{
+    MemoryTx,
+    tables::{Busy, Key, Tables, TxId},
+};
+
+/// How soon to ask again for what another transaction has in hand.
+const SOON: Duration = Duration::from_millis(50);
+
+impl Tables {
+    /// Waits for nobody: who has it in hand is at it.
+    pub(super) fn begin_entry(&mut self, ask: &Begin, token: LeaseToken) -> Begun {
+        if self.free(None, &Key::Entry(ask.key.clone())).is_err() {
+            return Begun::Busy { retry_after: SOON };
+        }
+        let (entry, begun) = Entry::begin(self.ledger.get(&ask.key).cloned(), ask, token, self.now);
+        self.ledger.extend(entry.map(|entry| (ask.key.clone(), entry)));
+        begun
+    }
+
+    /// A verb of the holder's, by a rule of the core; in a caller's transaction, at its commit.
+    pub(super) fn change_entry(
+        &mut self,
+        tx: Option<TxId>,
+        key: &EntryKey,
+        rule: impl FnOnce(Option<Entry>, Timestamp) -> Ruling<Fenced>,
+    ) -> Result<Fenced, Busy> {
+        self.free(tx, &Key::Entry(key.clone()))?;
+        let now = self.now;
+        let staged = tx.and_then(|tx| self.open.get(&tx)?.ledger.get(key).cloned());
+        let (entry, verdict) = rule(staged.or_else(|| self.ledger.get(key).cloned()), now);
+        match tx.and_then(|tx| self.open.get_mut(&tx)) {
+            Some(open) => {
+                open.keys.insert(Key::Entry(key.clone()));
+                open.ledger.extend(entry.map(|entry| (key.clone(), entry)));
+            }
+            None => self.ledger.extend(entry.map(|entry| (key.clone(), entry))),
+        }
+        Ok(verdict)
+    }
+
+    /// Whether a consumer has this for the first time. Waits for another transaction in which it does.
+    fn once(&mut self, tx: TxId, consumer: &str, id: MessageId) -> Result<bool, Busy> {
+        let had = (consumer.to_owned(), id);
+        let key = Key::Had(had.0.clone(), id);
+        self.free(Some(tx), &key)?;
+        let before = self.inbox.contains(&had);
+        let open = self.open.entry(tx).or_default();
+        open.keys.insert(key);
+        Ok(!before && open.inbox.insert(had))
+    }
+
+    /// Removes entries past their retention, at most so many.
+    pub(super) fn prune_entries(&mut self, limit: usize) -> usize {
+        let (now, busy) = (self.now, |key: &EntryKey| {
+            self.free(None, &Key::Entry(key.clone())).is_err()
+        });
+        let old: Vec<_> = self
+            .ledger
+            .iter()
+            .filter(|(key, entry)| entry.is_expired(now) && !busy(key))
+            .map(|(key, _)| key.clone())
+            .take(limit)
+            .collect();
+        old.iter().for_each(|key| drop(self.ledger.remove(key)));
+        old.len()
+    }
+}
+
+impl MemoryTx {
+    /// A verb of an entry's holder with this transaction's commit.
+    pub async fn change_entry(
+        &mut self,
+        hold: &Hold,
+        rule: impl Fn(Option<Entry>, LeaseToken, Timestamp) -> Ruling<Fenced>,
+    ) -> Result<Fenced, Error> {
+        let token = hold.token;
+        self.waiting(|tables, tx| tables.change_entry(Some(tx), &hold.key, |found, now| rule(found, token, now)))
+            .await
+    }
+
+    /// Whether a consumer has this message for the first time.
+    pub async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
+        self.waiting(|tables, tx| tables.once(tx, consumer, id)).await
+    }
+}
