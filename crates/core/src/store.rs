@@ -56,7 +56,7 @@ pub trait Store: Send + Sync {
     /// A destination said that it is gone for good: pauses it, as an operator would, in the name of `worker`.
     async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error>;
 
-    /// Begins something under a key of the ledger: insert or find, atomic and committed when this returns. It waits for nobody.
+    /// Begins something under a key of the ledger: insert or find, atomic and committed when this returns. It does not wait for whoever is at it.
     async fn begin(&self, ask: &Begin) -> Result<Begun, Error>;
 
     /// Its holder ends it. [`Fenced::LeaseLost`]: it is not his any more, and nothing was changed.

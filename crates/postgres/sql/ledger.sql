@@ -23,7 +23,8 @@ DECLARE
     lease interval;
     retention interval;
 BEGIN
-    PERFORM check_name('tenant', coalesce(tenant, ''), 0, 255), check_name('scope', coalesce(scope, ''), 1, 255), check_name('key', coalesce(key, ''), 1, 255);
+    IF tenant IS NULL THEN RAISE 'tenant: must not be NULL' USING ERRCODE = 'P7006'; END IF;
+    PERFORM check_name('tenant', tenant, 0, 255), check_name('scope', coalesce(scope, ''), 1, 255), check_name('key', coalesce(key, ''), 1, 255);
     IF fingerprint IS NULL OR octet_length(fingerprint) <> 32 THEN
         RAISE 'fingerprint: must have 32 bytes' USING ERRCODE = 'P7006';
     ELSIF lease_seconds IS NULL OR NOT (lease_seconds >= 0.001 AND lease_seconds <= 86400) THEN
@@ -66,7 +67,7 @@ BEGIN
     taken_over := there AND NOT let_go;
     checkpoint := CASE WHEN there THEN e.checkpoint END;
     INSERT INTO ledger AS l (tenant, scope, key, fingerprint, status, token, lease_until, checkpoint, retention, created_at, updated_at, expires_at)
-    VALUES (tenant, scope, key, fingerprint, 0, token, t + lease, checkpoint, retention, t, t, t + greatest(lease, retention))
+    VALUES (tenant, scope, key, fingerprint, 0, token, t + lease, checkpoint, retention, t, t, t + lease + retention)
     ON CONFLICT ON CONSTRAINT ledger_pkey DO UPDATE SET
         fingerprint = excluded.fingerprint, status = 0, token = excluded.token, lease_until = excluded.lease_until, message = NULL, checkpoint = excluded.checkpoint,
         http_status = NULL, headers = NULL, result = NULL, result_digest = NULL, error = NULL, retention = excluded.retention,
@@ -74,19 +75,21 @@ BEGIN
 END $$;
 
 -- What this token holds, under the lock of the entry until commit; the deadline is judged after that. Without a token it holds nothing.
-CREATE OR REPLACE FUNCTION posthouse.held_entry(p_tenant text, p_scope text, p_key text, p_token uuid, OUT held boolean, OUT status int, OUT let_go boolean, OUT t timestamptz)
+CREATE OR REPLACE FUNCTION posthouse.held_entry(p_tenant text, p_scope text, p_key text, p_token uuid, OUT held boolean, OUT status int, OUT let_go boolean, OUT checkpoint text, OUT t timestamptz)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(entry_lock(p_tenant, p_scope, p_key));
     t := clock();
-    SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.status, l.status = 0 AND l.lease_until IS NULL AND l.message IS NULL INTO held, status, let_go
-    FROM ledger l WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key AND l.token = p_token;
+    SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.status, l.status = 0 AND l.lease_until IS NULL AND l.message IS NULL, l.checkpoint INTO held, status, let_go, checkpoint
+    FROM ledger l WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key AND l.token = p_token
+    -- Nobody prunes it meanwhile.
+    FOR UPDATE;
     held := coalesce(held, false);
 END $$;
 
--- Its holder ends it: as succeeded (1), as failed (2), or by letting go of it (0). Whether it is so, now or since he said so before; else nothing was changed.
+-- Its holder ends it: as succeeded (1), as failed (2), or by letting go of it (0). It is done; or he said so before; or it is lost, and nothing was changed.
 CREATE OR REPLACE FUNCTION posthouse.conclude(
-    p_tenant text, p_scope text, p_key text, p_token uuid, p_status int, p_http_status int, p_headers jsonb, p_result bytea, p_digest bytea, p_error text) RETURNS boolean
+    p_tenant text, p_scope text, p_key text, p_token uuid, p_status int, p_http_status int, p_headers jsonb, p_result bytea, p_digest bytea, p_error text) RETURNS text
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
     e record;
@@ -97,16 +100,16 @@ BEGIN
             status = p_status, lease_until = NULL, http_status = p_http_status, headers = p_headers, result = p_result, result_digest = p_digest, error = p_error,
             updated_at = e.t, expires_at = e.t + l.retention
         WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key;
-        RETURN true;
+        RETURN 'done';
     END IF;
-    RETURN coalesce(e.status = p_status AND (p_status <> 0 OR e.let_go), false);
+    RETURN CASE WHEN e.status = p_status AND (p_status <> 0 OR e.let_go) THEN 'before' ELSE 'lost' END;
 END $$;
 
--- The verbs of the library. Each takes its key as {tenant, scope, key}, and answers {done} or {lost}.
+-- The verbs of the library. Each takes its key as {tenant, scope, key}, and answers {done}, {before} or {lost}.
 CREATE OR REPLACE FUNCTION posthouse.conclude_in(p_key text[], p_token uuid[], p_numbers bigint[], p_texts text[], p_result bytea[], p_digest bytea[]) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 BEGIN
-    RETURN ARRAY[CASE WHEN conclude(p_key[1], p_key[2], p_key[3], p_token[1], p_numbers[1]::int, p_numbers[2]::int, p_texts[1]::jsonb, p_result[1], p_digest[1], p_texts[2]) THEN 'done' ELSE 'lost' END];
+    RETURN ARRAY[conclude(p_key[1], p_key[2], p_key[3], p_token[1], p_numbers[1]::int, p_numbers[2]::int, p_texts[1]::jsonb, p_result[1], p_digest[1], p_texts[2])];
 END $$;
 
 CREATE OR REPLACE FUNCTION posthouse.renew_entry(p_key text[], p_token uuid[], p_lease_ms bigint[]) RETURNS text[]
@@ -118,7 +121,7 @@ BEGIN
     SELECT h.* INTO e FROM held_entry(p_key[1], p_key[2], p_key[3], p_token[1]) h;
     IF NOT e.held THEN RETURN '{lost}'; END IF;
     until := e.t + p_lease_ms[1] * interval '1 millisecond';
-    UPDATE ledger l SET lease_until = until, updated_at = e.t, expires_at = greatest(l.expires_at, until) WHERE l.tenant = p_key[1] AND l.scope = p_key[2] AND l.key = p_key[3];
+    UPDATE ledger l SET lease_until = until, updated_at = e.t, expires_at = until + l.retention WHERE l.tenant = p_key[1] AND l.scope = p_key[2] AND l.key = p_key[3];
     RETURN '{done}';
 END $$;
 
@@ -130,6 +133,7 @@ BEGIN
     PERFORM check_name('checkpoint', coalesce(p_checkpoint[1], ''), 1, 255);
     SELECT h.* INTO e FROM held_entry(p_key[1], p_key[2], p_key[3], p_token[1]) h;
     IF NOT e.held THEN RETURN '{lost}'; END IF;
+    IF e.checkpoint = p_checkpoint[1] THEN RETURN '{before}'; END IF;
     UPDATE ledger l SET checkpoint = p_checkpoint[1], updated_at = e.t WHERE l.tenant = p_key[1] AND l.scope = p_key[2] AND l.key = p_key[3];
     RETURN '{done}';
 END $$;

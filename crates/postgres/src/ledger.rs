@@ -3,7 +3,7 @@
 use posthouse_core::{
     Digest, Error, Headers, LeaseToken, MessageId,
     lease::check_lease,
-    ledger::{Begin, Begun, Conclusion, EntryKey, Fenced, Hold, Kept, check_point},
+    ledger::{Begin, Begun, Conclusion, EntryKey, Fenced, Hold, Kept, check_consumer, check_point},
 };
 use std::time::Duration;
 use tokio_postgres::{
@@ -16,9 +16,14 @@ use crate::{Arg, Call, Outbox, Postgres, Run, Schema, call::Answer, enqueue::mil
 impl Outbox {
     /// Ends an entry of the ledger in the caller's own transaction: the effect and its record commit together or not at all.
     ///
-    /// On [`Fenced::LeaseLost`] roll back: somebody else may have done it.
+    /// Commit only what is [`Fenced::Done`]. Else roll back: somebody else may have done it, or you did, and did not hear of it.
     pub async fn conclude_in<T: Run>(&self, tx: &mut T, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
         fenced(tx.run(&conclude(self.schema(), hold, conclusion)).await?)
+    }
+
+    /// Goes on for `lease` from now, inside the transaction: for whoever takes longer than his lease before he commits.
+    pub async fn renew_in<T: Run>(&self, tx: &mut T, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        fenced(tx.run(&renew(self.schema(), hold, lease)?).await?)
     }
 
     /// Comes to a point from which another holder could go on, with what the transaction did to get there.
@@ -34,6 +39,7 @@ impl Outbox {
 
     /// Whether a consumer has this message for the first time. It has had it if and only if the transaction commits.
     pub async fn once<T: Run>(&self, tx: &mut T, consumer: &str, message: MessageId) -> Result<bool, Error> {
+        check_consumer(consumer)?;
         let args = vec![
             Arg::Texts(Some(vec![Some(consumer.to_owned())])),
             Arg::Uuids(Some(vec![Some(message.0)])),
@@ -80,9 +86,7 @@ impl Postgres {
     }
 
     pub(crate) async fn renew_entry(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
-        check_lease(lease)?;
-        let args = vec![key(&hold.key), token(hold), Arg::Longs(Some(vec![Some(millis(lease))]))];
-        self.fenced(Call::new(&self.schema, "renew_entry", args)).await
+        self.fenced(renew(&self.schema, hold, lease)?).await
     }
 
     async fn fenced(&self, call: Call) -> Result<Fenced, Error> {
@@ -91,12 +95,19 @@ impl Postgres {
     }
 }
 
+fn renew(schema: &Schema, hold: &Hold, lease: Duration) -> Result<Call, Error> {
+    check_lease(lease)?;
+    let args = vec![key(&hold.key), token(hold), Arg::Longs(Some(vec![Some(millis(lease))]))];
+    Ok(Call::new(schema, "renew_entry", args))
+}
+
 fn conclude(schema: &Schema, hold: &Hold, conclusion: &Conclusion) -> Call {
     let (status, kept) = match conclusion {
         Conclusion::Succeeded(kept) => (1, kept.clone()),
         Conclusion::Failed(kept) => (2, kept.clone()),
         Conclusion::Released { error } => (0, error.as_ref().map(Kept::failure).unwrap_or_default()),
     };
+    let kept = kept.clean();
     let headers = (!kept.headers.is_empty()).then(|| serde_json::Value::from_iter(kept.headers).to_string());
     let args = vec![
         key(&hold.key),
@@ -121,6 +132,7 @@ fn token(hold: &Hold) -> Arg {
 fn fenced(answer: Answer) -> Result<Fenced, Error> {
     match word(&answer)? {
         "done" => Ok(Fenced::Done),
+        "before" => Ok(Fenced::Before),
         _ => Ok(Fenced::LeaseLost),
     }
 }

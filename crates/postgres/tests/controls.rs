@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 43] = [
+const MISTAKES: [Mistake; 44] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -135,8 +135,8 @@ const MISTAKES: [Mistake; 43] = [
     Mistake {
         name: "whoever ends an entry has ended it",
         file: "ledger",
-        right: "AND l.key = p_key AND l.token = p_token;",
-        wrong: "AND l.key = p_key;",
+        right: "AND l.key = p_key AND l.token = p_token\n",
+        wrong: "AND l.key = p_key\n",
         cases: &[
             "an_end_with_an_invented_token_changes_nothing",
             "a_late_end_does_not_overwrite_a_new_holder",
@@ -148,6 +148,13 @@ const MISTAKES: [Mistake; 43] = [
         right: "(e.lease_until > t OR",
         wrong: "(e.lease_until IS NOT NULL OR",
         cases: &["a_holder_who_is_not_heard_of_is_replaced"],
+    },
+    Mistake {
+        name: "whoever begins does not ask who is at it",
+        file: "ledger",
+        right: "IF NOT pg_try_advisory_xact_lock(entry_lock(tenant, scope, key)) THEN",
+        wrong: "IF false THEN",
+        cases: &["nobody_waits_for_a_holders_transaction"],
     },
     Mistake {
         name: "the answer to something else is told",
@@ -419,6 +426,7 @@ controls! {
     a_late_end_that_counts_is_noticed: "the end of a holder whose time is up counts",
     an_end_without_a_fence_is_noticed: "whoever ends an entry has ended it",
     a_key_that_is_busy_for_ever_is_noticed: "a key that was begun is busy for ever",
+    who_does_not_ask_who_is_at_it_is_noticed: "whoever begins does not ask who is at it",
     an_answer_to_something_else_is_noticed: "the answer to something else is told",
     missing_turns_are_noticed: "no turns",
     a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",

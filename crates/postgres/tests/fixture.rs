@@ -355,6 +355,10 @@ impl Caller for PostgresCaller {
         self.outbox.reach_in(&mut Open(&self.client), hold, checkpoint).await
     }
 
+    async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        self.outbox.renew_in(&mut Open(&self.client), hold, lease).await
+    }
+
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
         self.outbox.once(&mut Open(&self.client), consumer, id).await
     }

@@ -86,11 +86,19 @@ impl Outbox {
 }
 
 impl Outbox {
-    /// Ends an entry of the ledger in this transaction: the effect and its record commit together or not at all. On [`Fenced::LeaseLost`] roll back:
-    /// somebody else may have done it.
+    /// Ends an entry of the ledger in this transaction: the effect and its record commit together or not at all. Commit only what is [`Fenced::Done`]. Else roll back:
+    /// somebody else may have done it, or you did, and did not hear of it.
     pub fn conclude_in(&self, tx: &Transaction<'_>, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
         in_transaction(tx)?;
         at_once(ledger::conclude(&mut Here(tx), hold, conclusion))
+    }
+
+    /// Goes on for `lease` from now, inside this transaction, which nobody else can do while it has the write lock: for whoever takes longer than his lease before
+    /// he commits.
+    pub fn renew_in(&self, tx: &Transaction<'_>, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        in_transaction(tx)?;
+        check_lease(lease)?;
+        at_once(ledger::renew(&mut Here(tx), hold, lease))
     }
 
     /// Comes to a point from which another holder could go on, with what the transaction did to get there.
@@ -167,6 +175,13 @@ impl AsyncOutbox {
     pub async fn conclude_in<T: Run>(&self, tx: &mut T, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
         still_open(tx).await?;
         ledger::conclude(tx, hold, conclusion).await
+    }
+
+    /// Goes on inside this transaction: see [`Outbox::renew_in`].
+    pub async fn renew_in<T: Run>(&self, tx: &mut T, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        still_open(tx).await?;
+        check_lease(lease)?;
+        ledger::renew(tx, hold, lease).await
     }
 
     /// Comes to a checkpoint: see [`Outbox::reach_in`].

@@ -3,7 +3,10 @@
 
 use posthouse_core::{
     Digest, Error, Headers, LeaseToken, MessageId, Timestamp,
-    ledger::{Begin, Begun, Conclusion, Entry, EntryKey, Fenced, Fingerprint, Hold, Kept, Ruling, Status, check_point},
+    ledger::{
+        Begin, Begun, Conclusion, Entry, EntryKey, Fenced, Fingerprint, Hold, Kept, Ruling, Status, check_consumer,
+        check_point,
+    },
 };
 use rusqlite::Connection;
 use std::time::Duration;
@@ -15,6 +18,9 @@ use crate::{
     error::internal,
     insert::{integer, run},
 };
+
+/// How soon to ask again for what somebody is just writing.
+pub(crate) const SOON: Duration = Duration::from_millis(50);
 
 const LOCK: &str = include_str!("../sql/ledger_lock.sql");
 const FIND: &str = include_str!("../sql/ledger_find.sql");
@@ -58,7 +64,7 @@ pub(crate) async fn reach<R: Run>(on: &mut R, hold: &Hold, checkpoint: &str) -> 
 
 /// Whether a consumer has this message for the first time.
 pub(crate) async fn once<R: Run>(on: &mut R, consumer: &str, message: MessageId) -> Result<bool, Error> {
-    check_point(consumer)?;
+    check_consumer(consumer)?;
     let values = vec![consumer.into(), message.0.as_bytes().as_slice().into()];
     Ok(on.run(&Call { sql: ONCE, values }).await?.is_some())
 }

@@ -299,7 +299,13 @@ impl Store for Sqlite {
         blocking(move || {
             // What has an answer already needs no write lock, and nobody who has it is waited for.
             let seen = ledger::look(&inner.reader.lock().unwrap_or_else(PoisonError::into_inner), &ask)?;
-            seen.map_or_else(|| inner.write(|tx| ledger::begin(tx, &ask)), Ok)
+            match seen.map_or_else(|| inner.write(|tx| ledger::begin(tx, &ask)), Ok) {
+                // Somebody writes, whatever it is, and longer than anybody waits for.
+                Err(Error::Contention(_)) => Ok(Begun::Busy {
+                    retry_after: ledger::SOON,
+                }),
+                answer => answer,
+            }
         })
         .await
     }

@@ -8,7 +8,7 @@ use posthouse_core::{
 use posthouse_sqlite::{Options, Outbox};
 use posthouse_testkit::Caller;
 use rusqlite::{Transaction, TransactionBehavior};
-use std::{path::PathBuf, sync::mpsc, thread};
+use std::{path::PathBuf, sync::mpsc, thread, time::Duration};
 use tokio::sync::oneshot;
 
 use crate::fixture::connect;
@@ -98,6 +98,11 @@ impl Caller for SqliteCaller {
         let (hold, checkpoint) = (hold.clone(), checkpoint.to_owned());
         self.order(move |tx, outbox| outbox.reach_in(tx, &hold, &checkpoint))
             .await
+    }
+
+    async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        let hold = hold.clone();
+        self.order(move |tx, outbox| outbox.renew_in(tx, &hold, lease)).await
     }
 
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {

@@ -65,6 +65,9 @@ pub trait Caller: Send {
     /// Comes to a checkpoint of an entry in this transaction.
     async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error>;
 
+    /// Goes on with an entry in this transaction.
+    async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error>;
+
     /// Whether a consumer has this message for the first time, in this transaction.
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error>;
 

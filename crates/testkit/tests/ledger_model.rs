@@ -39,6 +39,8 @@ enum Bug {
     EffectApart,
     /// What was let go of is held for ever.
     ReleaseKeeps,
+    /// Who does it again, because he did not hear the answer, commits that.
+    CommitsWhatWasBefore,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -246,10 +248,10 @@ impl World {
             self.callers[who].unsure = true;
             return;
         }
-        let before = self.entry.clone();
         let told = self.conclude(bug, who, Conclusion::Succeeded(made(wants, who)));
-        let wrote = self.entry != before;
-        if told == Fenced::Done && wrote && bug != Some(Bug::EffectApart) {
+        // What is not done is rolled back, and that is all that he can see.
+        let commits = told == Fenced::Done || bug == Some(Bug::CommitsWhatWasBefore) && told == Fenced::Before;
+        if commits && bug != Some(Bug::EffectApart) {
             self.effects.push((wants, who));
         }
         if heard {
@@ -320,11 +322,11 @@ impl Model for Ledger {
             Action::Finish(who, heard) => world.finish(self.bug, who, heard),
             Action::Repeat(who) => world.finish(self.bug, who, true),
             Action::Fail(who) => {
-                world.conclude(self.bug, who, Conclusion::Failed(Kept::failure("no")));
+                let _ = world.conclude(self.bug, who, Conclusion::Failed(Kept::failure("no")));
                 world.callers[who].holds = None;
             }
             Action::Release(who) => {
-                world.conclude(self.bug, who, Conclusion::Released { error: None });
+                let _ = world.conclude(self.bug, who, Conclusion::Released { error: None });
                 world.callers[who].holds = None;
             }
             Action::Renew(who) => {
@@ -437,4 +439,5 @@ planted! {
     an_end_without_a_fence_is_found: EndWithoutFence breaks LATE, STANDS;
     an_effect_apart_is_found: EffectApart breaks ONCE;
     a_release_that_keeps_is_found: ReleaseKeeps breaks FREE;
+    an_effect_that_is_done_again_is_found: CommitsWhatWasBefore breaks ONCE;
 }

@@ -90,4 +90,18 @@ impl Kept {
         self.status = Some(status);
         self
     }
+
+    /// As every store can keep it: nothing in it may make recording an end fail. Control characters of headers become spaces, errors are cut, and what is no
+    /// status is none.
+    pub fn clean(mut self) -> Self {
+        let line = |text: String| text::excerpt(&text, usize::MAX);
+        self.headers = self
+            .headers
+            .into_iter()
+            .map(|(name, value)| (line(name), line(value)))
+            .collect();
+        self.error = self.error.map(|error| text::error_text(&error));
+        self.status = self.status.filter(|status| (100..1000).contains(status));
+        self
+    }
 }

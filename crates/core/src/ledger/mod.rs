@@ -12,7 +12,7 @@
 //! | in flight, held | [`Begun::Busy`] |
 //! | succeeded | [`Begun::Replay`] |
 //! | failed for good | [`Begun::Failed`] |
-//! | any of the last four, for something else | [`Begun::Mismatch`] |
+//! | any of them, for something else; but nothing, and what was let go of before its first checkpoint | [`Begun::Mismatch`] |
 
 mod answer;
 mod fingerprint;
@@ -26,7 +26,11 @@ pub use relay::{Binding, Clearance, End};
 
 use std::time::Duration;
 
-use crate::{Invalid, LeaseToken, Limits, MessageId, Timestamp, lease::check_lease, message::word_enum};
+use crate::{
+    Invalid, LeaseToken, Limits, MessageId, Timestamp,
+    lease::check_lease,
+    message::{check_name, word_enum},
+};
 
 /// How long a holder has, unless he says so.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -91,11 +95,14 @@ pub enum Begun {
     Mismatch,
 }
 
-/// What became of a verb of a holder's.
+/// What became of a verb of a holder's. In a transaction of his own only [`Done`](Self::Done) is to be committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "unless it is done, what was done for it must be rolled back"]
 pub enum Fenced {
-    /// It is written, now or when he said so before.
+    /// It is written.
     Done,
+    /// He said so before, and it is written since then. In a transaction of his own: its effect is there already, so roll back.
+    Before,
     /// It is not his, or not any more. Nothing was changed.
     LeaseLost,
 }
@@ -137,7 +144,7 @@ pub struct Entry {
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
-    /// From when on it is as if it were not there; never, while a message holds it.
+    /// From when on it is as if it were not there: its retention after its end, or after the time of a holder who was not heard of again. Never, while a message holds it.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -191,9 +198,14 @@ impl Begin {
     }
 }
 
-/// The name of a checkpoint, if it can be one.
+/// Refuses a name that no checkpoint can have.
 pub fn check_point(name: &str) -> Result<(), Invalid> {
-    crate::message::check_name("checkpoint", name)
+    check_name("checkpoint", name)
+}
+
+/// Refuses a name that no consumer can have.
+pub fn check_consumer(name: &str) -> Result<(), Invalid> {
+    check_name("consumer", name)
 }
 
 impl Entry {
@@ -205,7 +217,7 @@ impl Entry {
         let same = entry.fingerprint == ask.fingerprint;
         match (entry.status, entry.held(now)) {
             // Nothing was done under it.
-            (Status::InFlight, Held::Free) if entry.checkpoint.is_none() => Self::acquired(None, ask, token, now),
+            _ if entry.is_blank(now) => Self::acquired(None, ask, token, now),
             _ if !same => (None, Begun::Mismatch),
             (Status::Succeeded, _) => (None, Begun::Replay(entry.kept.unwrap_or_default())),
             (Status::Failed, _) => (None, Begun::Failed(entry.kept.unwrap_or_default())),
@@ -239,20 +251,20 @@ impl Entry {
             retention: ask.retention,
             created_at,
             updated_at: now,
-            expires_at: Some(now.plus(ask.lease.max(ask.retention))),
+            expires_at: Some(now.plus(ask.lease).plus(ask.retention)),
         };
         (Some(entry), Begun::Acquired(hold))
     }
 
-    /// Its holder ends it. What has ended stays as it is: told again by the same holder it counts as told.
+    /// Its holder ends it. What has ended stays as it is: told again by the same holder, it was before.
     pub fn conclude(found: Option<Self>, token: LeaseToken, conclusion: Conclusion, now: Timestamp) -> Ruling<Fenced> {
         let Some(entry) = found.filter(|entry| entry.token == Some(token)) else {
             return (None, Fenced::LeaseLost);
         };
         if entry.is_held_by(token, now) {
             let (status, kept) = match conclusion {
-                Conclusion::Succeeded(kept) => (Status::Succeeded, Some(kept)),
-                Conclusion::Failed(kept) => (Status::Failed, Some(kept)),
+                Conclusion::Succeeded(kept) => (Status::Succeeded, Some(kept.clean())),
+                Conclusion::Failed(kept) => (Status::Failed, Some(kept.clean())),
                 Conclusion::Released { error } => (Status::InFlight, error.map(Kept::failure)),
             };
             return (Some(entry.ended(status, kept, now)), Fenced::Done);
@@ -262,7 +274,7 @@ impl Entry {
             Conclusion::Failed(_) => entry.status == Status::Failed,
             Conclusion::Released { .. } => entry.status == Status::InFlight && entry.held(now) == Held::Free,
         };
-        (None, if repeated { Fenced::Done } else { Fenced::LeaseLost })
+        (None, if repeated { Fenced::Before } else { Fenced::LeaseLost })
     }
 
     /// Its holder goes on for so long from now.
@@ -270,12 +282,19 @@ impl Entry {
         Self::while_held(found, token, now, |entry| {
             let until = now.plus(lease);
             entry.lease_until = Some(until);
-            entry.expires_at = entry.expires_at.map(|at| at.max(until));
+            entry.expires_at = Some(until.plus(entry.retention));
         })
     }
 
-    /// Its holder has come to a point from which another one could go on.
+    /// Its holder has come to a point from which another one could go on. The last point counts: told again, it was before.
     pub fn reach(found: Option<Self>, token: LeaseToken, checkpoint: &str, now: Timestamp) -> Ruling<Fenced> {
+        let point = |entry: &Self| entry.checkpoint.as_deref() == Some(checkpoint);
+        if found
+            .as_ref()
+            .is_some_and(|entry| entry.is_held_by(token, now) && point(entry))
+        {
+            return (None, Fenced::Before);
+        }
         Self::while_held(found, token, now, |entry| {
             entry.checkpoint = Some(checkpoint.to_owned())
         })
@@ -319,6 +338,11 @@ impl Entry {
     pub fn is_expired(&self, now: Timestamp) -> bool {
         let held = matches!(self.held(now), Held::For(_) | Held::ByMessage) && self.status == Status::InFlight;
         !held && self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// Let go of, and nothing was done under it.
+    fn is_blank(&self, now: Timestamp) -> bool {
+        self.status == Status::InFlight && self.held(now) == Held::Free && self.checkpoint.is_none()
     }
 
     fn is_held_by(&self, token: LeaseToken, now: Timestamp) -> bool {
@@ -394,7 +418,7 @@ mod tests {
             (entry.status, entry.token, entry.lease_until),
             (Status::InFlight, Some(token(1)), Some(at(30)))
         );
-        assert_eq!(entry.expires_at, Some(at(100)));
+        assert_eq!(entry.expires_at, Some(at(130)));
     }
 
     #[test]
@@ -485,7 +509,7 @@ mod tests {
             let found = ended(first);
             for (at_second, second) in all().into_iter().enumerate() {
                 let verdict = if at_first == at_second {
-                    Fenced::Done
+                    Fenced::Before
                 } else {
                     Fenced::LeaseLost
                 };
@@ -498,10 +522,23 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_outlives_the_retention_if_need_be() {
+    fn who_was_not_heard_of_is_remembered_for_the_retention() {
         let entry = Entry::renew(Some(begun()), token(1), SECOND * 300, at(1)).0.unwrap();
-        assert_eq!((entry.lease_until, entry.expires_at), (Some(at(301)), Some(at(301))));
-        assert!(!entry.is_expired(at(300)));
+        assert_eq!((entry.lease_until, entry.expires_at), (Some(at(301)), Some(at(401))));
+        assert_eq!(goes_on(&asked(entry.clone(), "a", 400)), Some(true));
+        assert_eq!(asked(entry.clone(), "b", 400), Begun::Mismatch);
+        assert_eq!(goes_on(&asked(entry, "b", 401)), Some(false));
+    }
+
+    /// Who does it again because he did not hear the answer must not commit that.
+    #[test]
+    fn a_point_is_reached_once() {
+        let point = Entry::reach(Some(begun()), token(1), "charged", at(1)).0.unwrap();
+        assert_eq!(
+            Entry::reach(Some(point.clone()), token(1), "charged", at(2)),
+            (None, Fenced::Before)
+        );
+        assert_eq!(Entry::reach(Some(point), token(1), "booked", at(2)).1, Fenced::Done);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl Entry {
             return Clearance::Send;
         };
         match (entry.status, entry.held(now)) {
-            (Status::InFlight, Held::Free) if entry.checkpoint.is_none() => Clearance::Send,
+            _ if entry.is_blank(now) => Clearance::Send,
             _ if entry.fingerprint != fingerprint => Clearance::Conflict,
             (Status::Succeeded, _) => Clearance::Done(entry.kept.clone().unwrap_or_default()),
             (Status::InFlight, Held::For(long)) => Clearance::Wait(long),
@@ -95,6 +95,8 @@ impl Entry {
         };
         let entry = match found {
             None => blank(),
+            // As if nothing had been there: see `clearance`.
+            Some(entry) if entry.is_blank(now) => blank(),
             Some(entry) if entry.status == Status::Succeeded => return None,
             Some(entry) if entry.fingerprint != fingerprint => return None,
             // Who holds it goes on, and says himself how it ends.
@@ -230,6 +232,16 @@ mod tests {
         for end in [delivered(), dead(DeadReason::Conflict, CONFLICT)] {
             assert_eq!(Entry::message_ended(Some(left()), print("b"), A, &end, NOW), None);
         }
+    }
+
+    #[test]
+    fn what_was_let_go_of_is_as_if_nothing_had_been_there() {
+        let free = Entry::conclude(Some(held()), token(), Conclusion::Released { error: None }, NOW)
+            .0
+            .unwrap();
+        assert_eq!(clear(&free, "b", A), Clearance::Send);
+        let done = Entry::message_ended(Some(free), print("b"), A, &delivered(), NOW).unwrap();
+        assert_eq!((done.status, done.fingerprint), (Status::Succeeded, print("b")));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
-    ledger::{Conclusion, Entry, Fenced, Hold, check_point},
+    lease::check_lease,
+    ledger::{Conclusion, Entry, Fenced, Hold, check_consumer, check_point},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +97,14 @@ impl Caller for MemoryTx {
             .await
     }
 
+    async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        check_lease(lease)?;
+        self.change_entry(hold, |found, token, now| Entry::renew(found, token, lease, now))
+            .await
+    }
+
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
+        check_consumer(consumer)?;
         MemoryTx::once(self, consumer, id).await
     }
 

@@ -114,7 +114,10 @@ pub async fn an_empty_answer_is_an_answer(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
     let kept = Answer::default().kept(Keep::default());
-    conclude(&*store, &hold, Conclusion::Succeeded(kept.clone())).await;
+    assert_eq!(
+        conclude(&*store, &hold, Conclusion::Succeeded(kept.clone())).await,
+        Fenced::Done
+    );
     assert_eq!(kept.body.as_deref(), Some(&b""[..]));
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(kept));
 }
@@ -125,7 +128,10 @@ pub async fn of_a_large_answer_the_digest_is_kept(fx: &dyn Fixture) {
         let ask = Begin::new(EntryKey::new("orders", format!("k{n}")), print("a"));
         let hold = acquire(&*store, &ask).await;
         let kept = Answer::bytes("four").status(200).kept(keep);
-        conclude(&*store, &hold, Conclusion::Succeeded(kept.clone())).await;
+        assert_eq!(
+            conclude(&*store, &hold, Conclusion::Succeeded(kept.clone())).await,
+            Fenced::Done
+        );
         assert_eq!((kept.body.as_ref(), kept.digest.is_some()), (None, true));
         assert_eq!(begin(&*store, &ask).await, Begun::Replay(kept));
     }
@@ -152,9 +158,9 @@ pub async fn what_was_let_go_of_is_free_at_once(fx: &dyn Fixture) {
 pub async fn what_was_let_go_of_is_free_for_something_else(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &hold, released()).await;
+    assert_eq!(conclude(&*store, &hold, released()).await, Fenced::Done);
     let next = acquire(&*store, &ask("b")).await;
-    conclude(&*store, &next, success("b")).await;
+    assert_eq!(conclude(&*store, &next, success("b")).await, Fenced::Done);
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Mismatch);
     assert_eq!(begin(&*store, &ask("b")).await, Begun::Replay(made("b")));
 }
@@ -175,14 +181,14 @@ pub async fn something_else_is_a_mismatch_after_the_holders_time(fx: &dyn Fixtur
 pub async fn something_else_is_a_mismatch_after_success(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &hold, success("a")).await;
+    assert_eq!(conclude(&*store, &hold, success("a")).await, Fenced::Done);
     assert_eq!(unchanged!(fx, begin(&*store, &ask("b")).await), Begun::Mismatch);
 }
 
 pub async fn something_else_is_a_mismatch_after_failure(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &hold, failure()).await;
+    assert_eq!(conclude(&*store, &hold, failure()).await, Fenced::Done);
     assert_eq!(unchanged!(fx, begin(&*store, &ask("b")).await), Begun::Mismatch);
 }
 
@@ -190,7 +196,7 @@ pub async fn something_else_is_a_mismatch_when_half_is_done(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
     reach(fx, &hold, "charged").await;
-    conclude(&*store, &hold, released()).await;
+    assert_eq!(conclude(&*store, &hold, released()).await, Fenced::Done);
     assert_eq!(unchanged!(fx, begin(&*store, &ask("b")).await), Begun::Mismatch);
     assert_eq!(acquire(&*store, &ask("a")).await.checkpoint.as_deref(), Some("charged"));
 }
@@ -210,7 +216,7 @@ pub async fn tenants_and_scopes_have_nothing_to_do_with_each_other(fx: &dyn Fixt
     for (n, key) in keys.iter().enumerate() {
         let ask = Begin::new(key.clone(), print(&n.to_string()));
         let hold = acquire(&*store, &ask).await;
-        conclude(&*store, &hold, success(&n.to_string())).await;
+        assert_eq!(conclude(&*store, &hold, success(&n.to_string())).await, Fenced::Done);
     }
     for (n, key) in keys.iter().enumerate() {
         let ask = Begin::new(key.clone(), print(&n.to_string()));
@@ -290,7 +296,7 @@ pub async fn an_end_that_was_not_heard_may_be_told_again(fx: &dyn Fixture) {
         let hold = acquire(&*store, &Begin::new(EntryKey::new("orders", n.to_string()), print("a"))).await;
         assert_eq!(conclude(&*store, &hold, end.clone()).await, Fenced::Done);
         fx.advance(LEASE * 2).await;
-        assert_eq!(unchanged!(fx, conclude(&*store, &hold, end).await), Fenced::Done);
+        assert_eq!(unchanged!(fx, conclude(&*store, &hold, end).await), Fenced::Before);
     }
 }
 
@@ -299,7 +305,7 @@ pub async fn an_end_is_never_changed(fx: &dyn Fixture) {
     let ends = [success("a"), failure(), released()];
     for (n, first) in ends.iter().enumerate() {
         let hold = acquire(&*store, &Begin::new(EntryKey::new("orders", n.to_string()), print("a"))).await;
-        conclude(&*store, &hold, first.clone()).await;
+        assert_eq!(conclude(&*store, &hold, first.clone()).await, Fenced::Done);
         for (m, second) in ends.iter().enumerate().filter(|(m, _)| *m != n) {
             let verdict = unchanged!(fx, conclude(&*store, &hold, second.clone()).await);
             assert_eq!(verdict, Fenced::LeaseLost, "{n} then {m}");
@@ -310,8 +316,9 @@ pub async fn an_end_is_never_changed(fx: &dyn Fixture) {
 pub async fn the_first_answer_stands(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &hold, success("first")).await;
-    unchanged!(fx, conclude(&*store, &hold, success("second")).await);
+    assert_eq!(conclude(&*store, &hold, success("first")).await, Fenced::Done);
+    let again = unchanged!(fx, conclude(&*store, &hold, success("second")).await);
+    assert_eq!(again, Fenced::Before);
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(made("first")));
 }
 
@@ -338,7 +345,7 @@ pub async fn a_renewal_after_the_deadline_is_refused(fx: &dyn Fixture) {
 pub async fn a_renewal_after_the_end_is_refused(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &hold, success("a")).await;
+    assert_eq!(conclude(&*store, &hold, success("a")).await, Fenced::Done);
     assert_eq!(
         unchanged!(fx, store.renew_hold(&hold, LEASE).await.unwrap()),
         Fenced::LeaseLost
@@ -349,7 +356,7 @@ pub async fn retention_starts_with_the_end(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
     fx.advance(LEASE / 2).await;
-    conclude(&*store, &hold, success("a")).await;
+    assert_eq!(conclude(&*store, &hold, success("a")).await, Fenced::Done);
     fx.advance(RETENTION - SECOND).await;
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(made("a")));
     fx.advance(SECOND).await;
@@ -417,6 +424,37 @@ pub async fn whatever_a_failure_says_can_be_kept(fx: &dyn Fixture) {
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Failed(kept));
 }
 
+pub async fn whatever_an_answer_holds_can_be_kept(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let hold = acquire(&*store, &ask("a")).await;
+    let raw = Kept {
+        status: Some(7),
+        headers: [("x-\0name".to_owned(), "NUL \0 line\r\nbreak".to_owned())].into(),
+        body: Some(vec![0; 5000]),
+        digest: None,
+        error: Some("NUL \0".repeat(1000)),
+    };
+    assert_eq!(
+        conclude(&*store, &hold, Conclusion::Succeeded(raw.clone())).await,
+        Fenced::Done
+    );
+    let kept = raw.clean();
+    assert_eq!((kept.status, &*kept.headers["x- name"]), (None, "NUL   line  break"));
+    assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(kept));
+}
+
+pub async fn who_was_not_heard_of_is_not_forgotten_with_his_lease(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let short = ask("a").retention(SECOND * 10);
+    acquire(&*store, &short).await;
+    fx.advance(LEASE).await;
+    assert_eq!(clean_up(fx).await, 0);
+    assert_eq!(begin(&*store, &ask("b")).await, Begun::Mismatch);
+    assert!(acquire(&*store, &short).await.taken_over);
+    fx.advance(LEASE + SECOND * 10).await;
+    assert!(!acquire(&*store, &ask("b")).await.taken_over);
+}
+
 // In the caller's transaction.
 
 pub async fn the_effect_and_its_record_commit_together(fx: &dyn Fixture) {
@@ -445,12 +483,55 @@ pub async fn the_effect_and_its_record_roll_back_together(fx: &dyn Fixture) {
     assert_eq!(conclude(&*store, &hold, released()).await, Fenced::Done);
 }
 
+/// Who does not hear that his commit went well does it again, and is told in time.
+pub async fn an_effect_that_is_done_again_is_told_to_roll_back(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let hold = acquire(&*store, &ask("a")).await;
+    for told in [Fenced::Done, Fenced::Before] {
+        let mut tx = fx.begin().await;
+        tx.note("charged").await;
+        assert_eq!(tx.conclude_in(&hold, &success("a")).await.unwrap(), told);
+        match told {
+            Fenced::Done => tx.commit().await.unwrap(),
+            _ => tx.rollback().await,
+        }
+    }
+    assert_eq!(fx.notes().await, ["charged"]);
+}
+
+pub async fn a_step_that_is_done_again_is_told_to_roll_back(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let hold = acquire(&*store, &ask("a")).await;
+    reach(fx, &hold, "charged").await;
+    let mut tx = fx.begin().await;
+    assert_eq!(tx.reach_in(&hold, "charged").await.unwrap(), Fenced::Before);
+    assert_eq!(tx.reach_in(&hold, "booked").await.unwrap(), Fenced::Done);
+    tx.rollback().await;
+}
+
+pub async fn a_renewal_in_a_transaction_counts_with_its_commit(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    for commits in [true, false] {
+        let ask = Begin::new(EntryKey::new("orders", commits.to_string()), print("a")).lease(LEASE);
+        let hold = acquire(&*store, &ask).await;
+        let mut tx = fx.begin().await;
+        assert_eq!(tx.renew_in(&hold, LEASE * 3).await.unwrap(), Fenced::Done);
+        match commits {
+            true => tx.commit().await.unwrap(),
+            false => tx.rollback().await,
+        }
+        fx.advance(LEASE * 2).await;
+        let told = if commits { Fenced::Done } else { Fenced::LeaseLost };
+        assert_eq!(conclude(&*store, &hold, success("a")).await, told);
+    }
+}
+
 pub async fn a_late_holder_is_told_in_time_to_roll_back(fx: &dyn Fixture) {
     let store = fx.store().await;
     let late = acquire(&*store, &ask("a")).await;
     fx.advance(LEASE).await;
     let next = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &next, success("next")).await;
+    assert_eq!(conclude(&*store, &next, success("next")).await, Fenced::Done);
     let mut tx = fx.begin().await;
     tx.note("charged twice").await;
     assert_eq!(
@@ -469,6 +550,8 @@ pub async fn nobody_waits_for_a_holders_transaction(fx: &dyn Fixture) {
     let hold = acquire(&*store, &ask("a")).await;
     let mut tx = fx.begin().await;
     assert_eq!(tx.conclude_in(&hold, &success("a")).await.unwrap(), Fenced::Done);
+    // Also when his time is up: what he does may be committed any moment.
+    fx.advance(LEASE).await;
     assert!(matches!(begin(&*store, &ask("a")).await, Begun::Busy { .. }));
     tx.commit().await.unwrap();
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(made("a")));
@@ -495,7 +578,7 @@ pub async fn a_point_that_was_rolled_back_was_not_reached(fx: &dyn Fixture) {
     let first = acquire(&*store, &ask("a")).await;
     let mut tx = fx.begin().await;
     tx.note("charged").await;
-    tx.reach_in(&first, "charged").await.unwrap();
+    assert_eq!(tx.reach_in(&first, "charged").await.unwrap(), Fenced::Done);
     tx.rollback().await;
     fx.advance(LEASE).await;
     assert_eq!(acquire(&*store, &ask("a")).await.checkpoint, None);
@@ -526,16 +609,17 @@ pub async fn cleaning_up_removes_what_is_past_its_retention_and_nothing_else(fx:
             .lease(LEASE)
             .retention(SECOND * 10);
         let hold = acquire(&*store, &short).await;
-        match n % 3 {
-            0 => conclude(&*store, &hold, success("a")).await,
-            1 => conclude(&*store, &hold, failure()).await,
+        let end = match n % 3 {
+            0 => success("a"),
+            1 => failure(),
             _ => continue,
         };
+        assert_eq!(conclude(&*store, &hold, end).await, Fenced::Done);
     }
     let long = acquire(&*store, &ask("a")).await;
-    conclude(&*store, &long, success("a")).await;
+    assert_eq!(conclude(&*store, &long, success("a")).await, Fenced::Done);
     fx.advance(SECOND * 11).await;
-    assert_eq!(clean_up(fx).await, 20, "holders that are live stay");
+    assert_eq!(clean_up(fx).await, 20, "holders stay, and who was not heard of since");
     fx.advance(LEASE).await;
     assert_eq!(clean_up(fx).await, 10);
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(made("a")));
@@ -546,7 +630,7 @@ pub async fn cleaning_up_goes_in_steps(fx: &dyn Fixture) {
     for n in 0..10 {
         let short = Begin::new(EntryKey::new("orders", n.to_string()), print("a")).retention(SECOND);
         let hold = acquire(&*store, &short).await;
-        conclude(&*store, &hold, success("a")).await;
+        assert_eq!(conclude(&*store, &hold, success("a")).await, Fenced::Done);
     }
     fx.advance(SECOND * 2).await;
     let admin = fx.admin().await;
@@ -663,6 +747,19 @@ pub async fn the_inbox_tells_the_first_time_from_the_others(fx: &dyn Fixture) {
         "consumers have nothing to do with each other"
     );
     tx.rollback().await;
+}
+
+pub async fn bad_consumers_are_refused_by_name(fx: &dyn Fixture) {
+    let id = MessageId(uuid::Uuid::new_v4());
+    for consumer in ["", "a\0b", &"x".repeat(256)] {
+        let mut tx = fx.begin().await;
+        let answer = tx.once(consumer, id).await;
+        assert!(
+            matches!(&answer, Err(Error::Invalid(i)) if i.field == "consumer"),
+            "{answer:?}"
+        );
+        tx.rollback().await;
+    }
 }
 
 pub async fn what_was_rolled_back_was_not_the_first_time(fx: &dyn Fixture) {

@@ -155,8 +155,13 @@ macro_rules! __cases {
                 bad_keys_are_refused_by_name
                 bad_leases_are_refused_by_name
                 whatever_a_failure_says_can_be_kept
+                whatever_an_answer_holds_can_be_kept
+                who_was_not_heard_of_is_not_forgotten_with_his_lease
                 the_effect_and_its_record_commit_together
                 the_effect_and_its_record_roll_back_together
+                an_effect_that_is_done_again_is_told_to_roll_back
+                a_step_that_is_done_again_is_told_to_roll_back
+                a_renewal_in_a_transaction_counts_with_its_commit
                 a_late_holder_is_told_in_time_to_roll_back
                 nobody_waits_for_a_holders_transaction
                 who_takes_over_goes_on_from_the_last_point
@@ -168,6 +173,7 @@ macro_rules! __cases {
                 of_fifty_at_once_one_goes_on
                 of_fifty_who_take_over_one_goes_on
                 the_inbox_tells_the_first_time_from_the_others
+                bad_consumers_are_refused_by_name
                 what_was_rolled_back_was_not_the_first_time
             }
             lease {
