@@ -322,7 +322,7 @@ pub async fn the_first_answer_stands(fx: &dyn Fixture) {
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(made("first")));
 }
 
-pub async fn a_renewal_moves_the_deadline(fx: &dyn Fixture) {
+pub async fn a_renewal_of_an_entry_moves_its_deadline(fx: &dyn Fixture) {
     let store = fx.store().await;
     let hold = acquire(&*store, &ask("a")).await;
     fx.advance(LEASE / 2).await;

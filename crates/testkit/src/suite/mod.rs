@@ -147,7 +147,7 @@ macro_rules! __cases {
                 an_end_that_was_not_heard_may_be_told_again
                 an_end_is_never_changed
                 the_first_answer_stands
-                a_renewal_moves_the_deadline
+                a_renewal_of_an_entry_moves_its_deadline
                 a_renewal_after_the_deadline_is_refused
                 a_renewal_after_the_end_is_refused
                 retention_starts_with_the_end
