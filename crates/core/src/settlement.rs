@@ -188,9 +188,10 @@ impl Settlement {
 /// The store's answer to one settlement of a batch.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It is written; or it had been, and this is a repetition after an unknown commit.
+    /// It is written; or it had been, and this is a repetition after an unknown commit. In the caller's own transaction it is written by that one.
     Settled,
-    /// The lease is not, or no longer, held; nothing of this settlement was written.
+    /// The lease is not, or no longer, held; nothing of this settlement was written. In the caller's own transaction that holds of a repetition too:
+    /// what was done with the first is there already, and must not be done twice.
     LeaseLost,
     /// One of its follow-ups cannot be enqueued; nothing of this settlement was written and the lease is as it was.
     Refused(Error),

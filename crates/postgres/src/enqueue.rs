@@ -91,15 +91,16 @@ impl Outbox {
 
     /// Settles a lease in the caller's own transaction: its writes and the settlement commit together or not at all.
     ///
-    /// On [`Verdict::LeaseLost`] the caller should roll back: somebody else may finish the message now.
+    /// On [`Verdict::LeaseLost`] roll back: somebody else may finish the message now; or you did, in a transaction whose commit you did not hear of.
     pub async fn settle_in<T: Run>(&self, tx: &mut T, settlement: &Settlement) -> Result<Verdict, Error> {
         settlement.follow_ups.iter().try_for_each(|m| m.check(&self.limits))?;
         let call = settle::call(&self.schema, &[settlement]).kept(self.keep);
         let answers = tx.run(&call).await?;
-        match settle::read_verdicts(answers, 1)?.first() {
-            Some(settle::Answer::Settled) => {}
-            Some(settle::Answer::Repeated) => return Ok(Verdict::Settled),
-            _ => return Ok(Verdict::LeaseLost),
+        if !matches!(
+            settle::read_verdicts(answers, 1)?.first(),
+            Some(settle::Answer::Settled)
+        ) {
+            return Ok(Verdict::LeaseLost);
         }
         if !settlement.follow_ups.is_empty() {
             self.enqueue_all(tx, settlement.follow_ups.clone()).await?;

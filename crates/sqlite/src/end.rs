@@ -45,13 +45,13 @@ pub(crate) async fn renew_one<R: Run>(on: &mut R, lease: &Lease, by: Duration) -
     })
 }
 
-/// Ends one lease, in a transaction that holds the write lock.
+/// Ends one lease in the caller's transaction, which holds the write lock. What he had settled before is lost to him: its effect is there.
 pub(crate) async fn end_one<R: Run>(on: &mut R, options: &Options, settlement: &Settlement) -> Result<Verdict, Error> {
     let now = integer(on, CLOCK).await?;
     let mut ending = Ending::new(on, options, now);
-    let verdict = ending.one(settlement).await?;
+    let verdict = ending.own(settlement).await?;
     ending.finish().await?;
-    Ok(verdict)
+    Ok(verdict.unwrap_or(Verdict::LeaseLost))
 }
 
 /// Leases that end together.
@@ -83,8 +83,17 @@ impl<'a, R: Run> Ending<'a, R> {
         }
     }
 
-    /// Ends one of them, or leaves it as it is.
+    /// Ends one of them, or leaves it as it is. Told again, it is settled: its caller may not have heard the answer.
     pub async fn one(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        if let Some(verdict) = self.own(settlement).await? {
+            return Ok(verdict);
+        }
+        let repeated = self.settled_before(settlement).await?;
+        Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost })
+    }
+
+    /// Ends one of them, if it is held.
+    async fn own(&mut self, settlement: &Settlement) -> Result<Option<Verdict>, Error> {
         // Without follow-ups there is nothing to refuse, and no need of a savepoint.
         if settlement.follow_ups.is_empty() {
             return self.end(settlement).await;
@@ -100,7 +109,7 @@ impl<'a, R: Run> Ending<'a, R> {
             Err(error @ (Error::Contention(_) | Error::Unavailable(_) | Error::Timeout(_))) => Err(error),
             Err(error) => {
                 (self.keys, self.runs) = (keys, runs);
-                Ok(Verdict::Refused(error))
+                Ok(Some(Verdict::Refused(error)))
             }
             verdict => verdict,
         }
@@ -115,11 +124,10 @@ impl<'a, R: Run> Ending<'a, R> {
         Ok(())
     }
 
-    async fn end(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+    async fn end(&mut self, settlement: &Settlement) -> Result<Option<Verdict>, Error> {
         let lease = &settlement.lease;
         let Some(held) = self.take(lease.seq, lease.token, settlement.is_expiry()).await? else {
-            let repeated = self.settled_before(settlement).await?;
-            return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
+            return Ok(None);
         };
         if held.record.key.is_some() && settlement.next() != Next::Done {
             let values = vec![lease.seq.into(), lease.on_dead.as_str().into()];
@@ -133,7 +141,7 @@ impl<'a, R: Run> Ending<'a, R> {
         for message in &settlement.follow_ups {
             insert_one(self.on, self.options, message).await?;
         }
-        Ok(Verdict::Settled)
+        Ok(Some(Verdict::Settled))
     }
 
     /// Keeps the receipt of a settlement that won, if it asks for that.
@@ -164,7 +172,7 @@ impl<'a, R: Run> Ending<'a, R> {
         }))
     }
 
-    /// Whether this settlement won before: its caller may not have heard the answer.
+    /// Whether this settlement won before.
     async fn settled_before(&mut self, settlement: &Settlement) -> Result<bool, Error> {
         let lease = &settlement.lease;
         let Some(outcome) = settlement.step.evidence else {

@@ -121,7 +121,7 @@ async fn settlements(fx: &SqliteFixture, mut app: impl Application) -> String {
         assert!(app.settle("settled", end, true).await, "{end:?}");
         let after = fx.dump().await;
         assert_ne!(after, before);
-        assert!(app.settle("repeated", end, true).await, "{end:?}");
+        assert!(!app.settle("repeated", end, false).await, "{end:?}");
         assert_eq!(fx.dump().await, after);
     }
     let before = fx.dump().await;

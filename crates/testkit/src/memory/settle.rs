@@ -30,15 +30,12 @@ impl Tables {
             Err(_) if settlement.is_expiry() => return Ok(Verdict::LeaseLost),
             free => free?,
         }
-        if let Some(earlier) = self.staged(tx, seq) {
-            return Ok(if same_end(earlier, settlement) {
-                Verdict::Settled
-            } else {
-                Verdict::LeaseLost
-            });
+        if self.is_staged(tx, seq) {
+            return Ok(Verdict::LeaseLost);
         }
         if !self.holds(lease, settlement.is_expiry()) {
-            let repeated = self.was_settled(seq, settlement);
+            // In the caller's transaction, what he had settled before is lost to him: its effect is there.
+            let repeated = tx.is_none() && self.was_settled(seq, settlement);
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         }
         if self.has(Flaw::SettleInTwoTransactions) {
@@ -80,12 +77,11 @@ impl Tables {
         same && (held.until <= self.now) == expiry
     }
 
-    /// What this transaction has already settled of the message.
-    fn staged(&self, tx: Option<TxId>, seq: i64) -> Option<&Settlement> {
-        let open = self.open.get(&tx?)?;
-        open.settlements
-            .iter()
-            .find(|s| self.ids.get(&s.lease.id) == Some(&seq))
+    /// Whether this transaction has already settled the message.
+    fn is_staged(&self, tx: Option<TxId>, seq: i64) -> bool {
+        let open = tx.and_then(|tx| self.open.get(&tx));
+        let mut settled = open.into_iter().flat_map(|open| &open.settlements);
+        settled.any(|s| self.ids.get(&s.lease.id) == Some(&seq))
     }
 
     /// Whether this settlement won before: its caller may not have heard the answer.
@@ -258,8 +254,4 @@ impl Tables {
         self.write_audit(about, worker, class::CONFLICT, detail);
         Ok(conflict)
     }
-}
-
-fn same_end(one: &Settlement, other: &Settlement) -> bool {
-    one.lease.token == other.lease.token && one.step.evidence == other.step.evidence
 }

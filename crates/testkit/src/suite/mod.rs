@@ -235,6 +235,7 @@ macro_rules! __cases {
                 settle_in_commits_with_the_handlers_change
                 settle_in_rolls_back_with_the_handlers_change
                 settle_in_refuses_a_lost_lease
+                settle_in_is_not_told_twice
                 attempts_are_gapless_and_epochs_rise
                 a_destinations_wish_moves_the_due_time
                 hostile_names_are_only_names

@@ -505,6 +505,33 @@ pub async fn settle_in_refuses_a_lost_lease(fx: &dyn Fixture) {
     assert_settled(fx, delivered(&current)).await;
 }
 
+/// P14. A handler that did not hear of its commit and does all of it again does nothing again; not even twice in one transaction.
+pub async fn settle_in_is_not_told_twice(fx: &dyn Fixture) {
+    for (place, end) in [delivered as fn(&Lease) -> Settlement, rejected, released]
+        .into_iter()
+        .enumerate()
+    {
+        let lease = put_and_claim(fx, message("42")).await;
+        let mut tx = fx.begin().await;
+        tx.note(&format!("handled {place}")).await;
+        assert!(tx.settle_in(&end(&lease)).await.unwrap().is_settled());
+        assert!(tx.settle_in(&end(&lease)).await.unwrap().is_lost());
+        tx.commit().await.unwrap();
+        let before = fx.dump().await;
+        let mut again = fx.begin().await;
+        again.note("handled twice").await;
+        let verdict = again.settle_in(&end(&lease)).await.unwrap();
+        assert!(verdict.is_lost(), "{verdict:?}");
+        again.rollback().await;
+        assert_unchanged(fx, &before, "a repetition").await;
+        assert_settled(fx, end(&lease)).await;
+        if let Some(left) = claim(&*fx.store().await, "w2", 1).await.into_iter().next() {
+            assert_settled(fx, delivered(&left.lease)).await;
+        }
+    }
+    assert_eq!(fx.notes().await, ["handled 0", "handled 1", "handled 2"]);
+}
+
 /// P6. Whatever happens in between, the counted leases of a generation are 1, 2, 3, ... and epochs only rise.
 pub async fn attempts_are_gapless_and_epochs_rise(fx: &dyn Fixture) {
     let id = put(fx, message("42")).await;
