@@ -180,9 +180,7 @@ impl Fill {
         self.at(self.now + SECOND / 30).await;
         let outcome = |claimed: &Claimed| match claimed.lease.seq % 50 {
             0 => failed("http_503"),
-            _ => Outcome::Delivered {
-                receipt: Some(format!("r-{}", claimed.lease.seq)),
-            },
+            _ => Outcome::receipt(format!("r-{}", claimed.lease.seq)),
         };
         self.settle(
             claimed

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::{
     Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp,
     explain::{Cause, Facts, explain},
+    ledger::{EntryFilter, EntryKey, EntryPage, EntryView},
     presence::{DestinationView, Pause, RelayView, destinations},
     topic::shown,
 };
@@ -53,9 +54,16 @@ pub trait Admin: Send + Sync {
     /// Removes a dead or quarantined message with its evidence, and frees its dedupe key. The audit remembers.
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
-    /// Removes messages that ended longer than `older_than` ago, dedupe keys whose lifetime is over, and entries of the ledger past their retention; at most
+    /// Removes messages that ended longer than `older_than` ago, dedupe keys whose lifetime is over, entries of the ledger past their retention, and what consumers had longer ago than that if
+    /// the message is not in this store (any more), so that nobody can deliver it again; at most
     /// `limit` of each, which is one or more. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
+
+    /// One entry of the ledger, also when it is past its retention and not removed yet.
+    async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error>;
+
+    /// Entries of the ledger by filter, by tenant, scope and key. A store looks at a bounded number of them for one page, and the page tells where to go on.
+    async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error>;
 
     /// What was done by hand and what conflicted, newest first.
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error>;
@@ -308,7 +316,7 @@ fn topic_text<S: serde::Serializer>(topic: &str, serializer: S) -> Result<S::Ok,
     serializer.serialize_str(&shown(topic))
 }
 
-fn digest_text<S: serde::Serializer>(digest: &Option<Digest>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn digest_text<S: serde::Serializer>(digest: &Option<Digest>, serializer: S) -> Result<S::Ok, S::Error> {
     match digest {
         Some(digest) => serializer.collect_str(digest),
         None => serializer.serialize_none(),
@@ -343,6 +351,8 @@ pub struct Pruned {
     pub dedupe_keys: u64,
     /// Entries of the ledger.
     pub entries: u64,
+    /// What consumers had, of messages that are gone.
+    pub inbox: u64,
     /// Whether it stopped before it had looked at everything: the next call goes on from there.
     pub more: bool,
 }

@@ -47,6 +47,10 @@ pub enum Error {
     /// The lease is not, or no longer, held; nothing was changed.
     #[error("the lease on message {0} is lost")]
     LeaseLost(MessageId),
+    /// An entry of the ledger is not, or no longer, held; or its holder had ended it before. Nothing was changed: roll back what was to go with it, and begin
+    /// again to be told how it ended.
+    #[error("the hold on an entry of {0:?} is lost, or was ended before")]
+    HoldLost(String),
     /// The verb does not apply to the message's state; nothing was changed.
     #[error("cannot {verb} message {id}: it is {state}")]
     IllegalState {
@@ -93,6 +97,10 @@ pub enum Code {
     SchemaMismatch,
     /// `TX.LEASE_LOST`
     LeaseLost,
+    /// `TX.IDEMPOTENT_BUSY`
+    IdempotentBusy,
+    /// `TX.IDEMPOTENT_LAST_FAILED`
+    IdempotentLastFailed,
     /// `TX.CONTENTION`
     Contention,
     /// `TX.TIMEOUT`
@@ -107,12 +115,14 @@ pub enum Code {
 
 impl Code {
     /// Every code, for documentation and tests.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::ValidationFailed,
         Self::Conflict,
         Self::NotFound,
         Self::SchemaMismatch,
         Self::LeaseLost,
+        Self::IdempotentBusy,
+        Self::IdempotentLastFailed,
         Self::Contention,
         Self::Timeout,
         Self::Unavailable,
@@ -128,6 +138,8 @@ impl Code {
             Self::NotFound => "STORAGE.NOT_FOUND",
             Self::SchemaMismatch => "STORAGE.SCHEMA_MISMATCH",
             Self::LeaseLost => "TX.LEASE_LOST",
+            Self::IdempotentBusy => "TX.IDEMPOTENT_BUSY",
+            Self::IdempotentLastFailed => "TX.IDEMPOTENT_LAST_FAILED",
             Self::Contention => "TX.CONTENTION",
             Self::Timeout => "TX.TIMEOUT",
             Self::Unavailable => "PROVIDER.UNAVAILABLE",
@@ -138,8 +150,36 @@ impl Code {
 
     /// Whether the same call may succeed later, unchanged.
     pub const fn retryable(self) -> bool {
-        matches!(self, Self::Contention | Self::Timeout | Self::Unavailable)
+        matches!(
+            self,
+            Self::IdempotentBusy | Self::Contention | Self::Timeout | Self::Unavailable
+        )
     }
+
+    /// How much it should trouble whoever looks after the program.
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::IdempotentBusy | Self::Contention => Severity::Info,
+            Self::ValidationFailed | Self::Conflict | Self::NotFound | Self::LeaseLost | Self::IdempotentLastFailed => {
+                Severity::Warning
+            }
+            Self::Timeout | Self::Unavailable | Self::Denied | Self::SchemaMismatch => Severity::Error,
+            Self::Internal => Severity::Critical,
+        }
+    }
+}
+
+/// How much something should trouble whoever looks after the program.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// It belongs to the day's work.
+    Info,
+    /// Somebody was refused; if that goes on, look.
+    Warning,
+    /// Something is missing or in the way.
+    Error,
+    /// It should not be possible.
+    Critical,
 }
 
 impl fmt::Display for Code {
@@ -154,7 +194,7 @@ impl Error {
         match self {
             Self::Invalid(_) => Code::ValidationFailed,
             Self::DedupeConflict { .. } | Self::IllegalState { .. } => Code::Conflict,
-            Self::LeaseLost(_) => Code::LeaseLost,
+            Self::LeaseLost(_) | Self::HoldLost(_) => Code::LeaseLost,
             Self::NotFound(_) => Code::NotFound,
             Self::Contention(_) => Code::Contention,
             Self::Timeout(_) => Code::Timeout,
@@ -180,6 +220,20 @@ mod tests {
         let names: std::collections::BTreeSet<_> = Code::ALL.iter().map(|c| c.as_str()).collect();
         assert_eq!(names.len(), Code::ALL.len());
         let retryable: Vec<_> = Code::ALL.iter().filter(|c| c.retryable()).map(|c| c.as_str()).collect();
-        assert_eq!(retryable, ["TX.CONTENTION", "TX.TIMEOUT", "PROVIDER.UNAVAILABLE"]);
+        let passing = [
+            "TX.IDEMPOTENT_BUSY",
+            "TX.CONTENTION",
+            "TX.TIMEOUT",
+            "PROVIDER.UNAVAILABLE",
+        ];
+        assert_eq!(retryable, passing);
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_no_critical_trouble() {
+        for code in Code::ALL {
+            assert!(!code.retryable() || code.severity() < Severity::Critical, "{code}");
+        }
+        assert!(Code::IdempotentBusy.severity() < Code::Unavailable.severity());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Invalid, Limits};
+use crate::{Invalid, Limits, ledger::Binding};
 
 /// Headers of a message: trace context, correlation, the user's own.
 pub type Headers = BTreeMap<String, String>;
@@ -17,6 +17,26 @@ const RESERVED: [&str; 5] = [
 ];
 /// Name prefixes kept for the relay and for webhook signatures.
 const RESERVED_PREFIXES: [&str; 2] = ["posthouse-", "webhook-"];
+
+/// Under which name a message's entry in the ledger is kept with its headers. Reserved, and never sent.
+pub const LEDGER: &str = "posthouse-ledger";
+
+/// As a store keeps them: a JSON object of text, with the message's entry in the ledger if it has one; nothing if there is nothing.
+pub fn to_json(headers: &Headers, binding: Option<&Binding>) -> Option<String> {
+    let mut all: serde_json::Map<_, _> = headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.as_str().into()))
+        .collect();
+    if let Some(binding) = binding {
+        all.insert(LEDGER.to_owned(), binding.to_string().into());
+    }
+    (!all.is_empty()).then(|| serde_json::Value::Object(all).to_string())
+}
+
+/// Takes the entry in the ledger out of headers as a store keeps them: the rest is what is sent.
+pub fn take_binding(headers: &mut Headers) -> Option<Binding> {
+    headers.remove(LEDGER)?.parse().ok()
+}
 
 /// Checks a whole map: number, names, values.
 pub fn check(headers: &Headers) -> Result<(), Invalid> {

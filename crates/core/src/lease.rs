@@ -134,6 +134,8 @@ pub struct Lease {
     /// What its death would do to its order key. A settlement writes what stands here: a relay puts its route's word in the place of
     /// the one that was stamped before.
     pub on_dead: OnDead,
+    /// Whether the message has an entry in the ledger: then that is asked before a send ([`Store::clear`](crate::Store::clear)).
+    pub bound: bool,
 }
 
 impl Lease {

@@ -50,7 +50,7 @@ pub use attempt::{Attempt, AttemptOutcome};
 pub use breaker::{BreakerPolicy, Circuit};
 pub use bulk::Bulk;
 pub use digest::Digest;
-pub use error::{BoxError, Code, Error, Invalid};
+pub use error::{BoxError, Code, Error, Invalid, Severity};
 pub use explain::{Cause, Facts};
 pub use headers::Headers;
 pub use id::{LeaseToken, MessageId};

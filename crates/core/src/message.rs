@@ -3,7 +3,10 @@
 use serde::Serialize;
 use std::{fmt, str::FromStr, time::Duration};
 
-use crate::{Digest, Headers, Invalid, Limits, MessageId, headers};
+use crate::{
+    Digest, Headers, Invalid, Limits, MessageId, headers,
+    ledger::{Binding, Fingerprint},
+};
 
 /// A message to enqueue. Immutable once enqueued.
 ///
@@ -35,6 +38,8 @@ pub struct Message {
     pub content_type: String,
     /// Trace context, correlation, the user's own.
     pub headers: Headers,
+    /// Its entry in the ledger: it is sent at most once under it, and its end is the entry's.
+    pub ledger: Option<Binding>,
     /// Not claimable before this much time has passed.
     pub delay: Duration,
     /// Past this, the message is dead with reason `lapsed`, and never sent.
@@ -78,6 +83,7 @@ impl Message {
             payload: payload.into(),
             content_type: content_type.into(),
             headers: Headers::new(),
+            ledger: None,
             delay: Duration::ZERO,
             deliver_in: None,
             max_attempts: None,
@@ -123,6 +129,17 @@ impl Message {
     /// Adds a header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sends it under this key of the ledger, of the message's tenant: not if that was done before, and never if the key was used for something else. What
+    /// becomes of the message becomes of the entry.
+    pub fn ledger(mut self, scope: impl Into<String>, key: impl Into<String>, fingerprint: Fingerprint) -> Self {
+        self.ledger = Some(Binding {
+            scope: scope.into(),
+            key: key.into(),
+            fingerprint,
+        });
         self
     }
 
@@ -190,6 +207,7 @@ impl Message {
             .iter()
             .try_for_each(|d| check_text("destination", d, Limits::DESTINATION_BYTES))?;
         headers::check(&self.headers)?;
+        self.ledger.iter().try_for_each(Binding::check)?;
         self.check_times()?;
         match self.max_attempts {
             Some(n) if n == 0 || n > Limits::ATTEMPTS => Err(Invalid::new(

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     AttemptOutcome, DeadReason, Effect, Error, Lease, Message, OnDead, Outcome, RetryPolicy, Standing, State, Step,
+    ledger::{Answer, CONFLICT, End},
     machine::{Ctx, Ending, end_lease},
     text,
 };
@@ -23,6 +24,8 @@ pub struct Settlement {
     pub error: Option<String>,
     /// What the destination returned, cleaned and cut.
     pub receipt: Option<String>,
+    /// All that the destination answered, for the message's entry in the ledger.
+    pub answer: Option<Box<Answer>>,
     /// The effect for which its receipt is kept: a later message of the same effect need not be sent.
     pub keeps: Option<Effect>,
     /// Messages to enqueue with it, in the same transaction.
@@ -49,8 +52,12 @@ impl Settlement {
             max_attempts: policy.max_attempts.max(1),
             ..lease.standing
         };
+        let mut told = None;
         let (ending, code, error, receipt) = match outcome {
-            Outcome::Delivered { receipt } => (Ending::Delivered, None, None, receipt),
+            Outcome::Delivered { receipt, answer } => {
+                told = answer;
+                (Ending::Delivered, None, None, receipt)
+            }
             Outcome::Retry { after, code, error } => (Ending::Retry { wish: after }, Some(code), Some(error), None),
             Outcome::Reject { code, error } => (Ending::Rejected, Some(code), Some(error), None),
             // A plain message treats "it may have happened" as a reason to try again; the receiver has the id.
@@ -64,7 +71,11 @@ impl Settlement {
             Outcome::Unknown { code, error } => (Ending::Retry { wish: None }, Some(code), Some(error), None),
         };
         let step = end_lease(standing, ending, Ctx { policy, roll });
-        Self::new(lease, step).code(code).error(error).receipt(receipt)
+        let settlement = Self::new(lease, step).code(code).error(error).receipt(receipt);
+        Self {
+            answer: told.filter(|_| lease.bound),
+            ..settlement
+        }
     }
 
     /// The destination acknowledged it.
@@ -99,6 +110,13 @@ impl Settlement {
         Self::plain(lease, Ending::Lapsed).code(Some("lapsed".to_owned()))
     }
 
+    /// Its key of the ledger was used for something else.
+    pub fn conflict(lease: &Lease) -> Self {
+        Self::plain(lease, Ending::Conflict)
+            .code(Some(CONFLICT.to_owned()))
+            .error(Some("its key of the ledger was used for something else".to_owned()))
+    }
+
     /// Adds messages that are enqueued in the same transaction, if and only if this settlement wins.
     pub fn follow_ups(mut self, messages: Vec<Message>) -> Self {
         self.follow_ups = messages.into_iter().map(|m| m.follows(self.lease.id)).collect();
@@ -128,7 +146,24 @@ impl Settlement {
     /// Whether it was delivered, and there is nothing to say about it.
     pub fn is_plain(&self) -> bool {
         let silent = self.code.is_none() && self.error.is_none() && self.receipt.is_none() && self.keeps.is_none();
-        silent && self.step.evidence == Some(AttemptOutcome::Delivered)
+        silent && !self.lease.bound && self.step.evidence == Some(AttemptOutcome::Delivered)
+    }
+
+    /// What becomes of the message's entry in the ledger, if it has one and ends here.
+    pub fn end(&self) -> Option<End> {
+        match self.next() {
+            _ if !self.lease.bound => None,
+            Next::Pending(_) => None,
+            Next::Done => Some(End::Delivered(match &self.answer {
+                Some(answer) => Answer::clone(answer),
+                None => Answer::bytes(self.receipt.as_deref().unwrap_or_default()),
+            })),
+            Next::Dead(reason) => Some(End::Dead {
+                reason,
+                code: self.code.clone(),
+                error: self.error.clone(),
+            }),
+        }
     }
 
     /// Whether the later messages of its key's run go back with it ([`let_go`](crate::machine::let_go)), those that its claim
@@ -164,6 +199,7 @@ impl Settlement {
             code: None,
             error: None,
             receipt: None,
+            answer: None,
             keeps: None,
             follow_ups: Vec::new(),
         }
@@ -229,7 +265,30 @@ mod tests {
             token: LeaseToken(uuid::Uuid::nil()),
             standing,
             on_dead: OnDead::Pass,
+            bound: false,
         }
+    }
+
+    #[test]
+    fn only_what_ends_a_bound_message_ends_its_entry() {
+        let bound = Lease {
+            bound: true,
+            ..lease(1)
+        };
+        let answer = Answer::bytes("made").status(201);
+        let delivered = |lease: &Lease, outcome| Settlement::of(lease, outcome, &RetryPolicy::default(), 0.5).end();
+        let answered = Outcome::answered(answer.clone());
+        assert_eq!(delivered(&bound, answered.clone()), Some(End::Delivered(answer)));
+        assert_eq!(delivered(&lease(1), answered), None);
+        let receipt = Outcome::receipt("id 7");
+        assert_eq!(delivered(&bound, receipt), Some(End::Delivered(Answer::bytes("id 7"))));
+        assert_eq!(delivered(&bound, Outcome::retry("busy", "later")), None);
+        assert_eq!(Settlement::released(&bound, Duration::ZERO).end(), None);
+        let Some(End::Dead { reason, code, .. }) = Settlement::conflict(&bound).end() else {
+            panic!("a conflict ends it");
+        };
+        assert_eq!((reason, code.as_deref()), (DeadReason::Conflict, Some(CONFLICT)));
+        assert!(!Settlement::delivered(&bound, None).is_plain());
     }
 
     #[test]

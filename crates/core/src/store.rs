@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement, Verdict,
-    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
+    ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
 };
 
 /// How a relay takes and finishes work. No default bodies but one, which is made of another: a wrapper must say what it does with each.
@@ -64,6 +64,10 @@ pub trait Store: Send + Sync {
 
     /// Its holder goes on for `lease` from now.
     async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error>;
+
+    /// Whether messages that have an entry in the ledger ([`Lease::bound`]) may be sent. One answer for each, in order. Where it is free the message
+    /// has it from then on, until it ends. Of what is not bound the answer is that it may; of a lease that is lost, that nothing is to be taken: it waits.
+    async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error>;
 
     /// Says that `worker` is about to sleep: it is rung for until a claim wakes it ([`Claim::wakes`]), or until this time is up. It must
     /// claim once more before it sleeps, or it may miss what came before; not if it says so again while it still holds.

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use std::{fmt, time::Duration};
 
-use crate::{Headers, Kind, MessageId};
+use crate::{Headers, Kind, MessageId, ledger::Answer};
 
 /// What is sent. A transport sees no lease and no row.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub enum Outcome {
     Delivered {
         /// What the destination returned.
         receipt: Option<String>,
+        /// All that it answered, for the entry in the ledger of a message that has one. Without it the receipt is its answer.
+        answer: Option<Box<Answer>>,
     },
     /// It did not happen, and may be tried again.
     Retry {
@@ -105,7 +107,27 @@ impl Outcome {
 
     /// The destination acknowledged it, and returned nothing to keep.
     pub const fn delivered() -> Self {
-        Self::Delivered { receipt: None }
+        Self::Delivered {
+            receipt: None,
+            answer: None,
+        }
+    }
+
+    /// The destination acknowledged it, and returned this to keep.
+    pub fn receipt(receipt: impl Into<String>) -> Self {
+        Self::Delivered {
+            receipt: Some(receipt.into()),
+            answer: None,
+        }
+    }
+
+    /// The destination acknowledged it, and this is its whole answer.
+    pub fn answered(answer: Answer) -> Self {
+        let said = String::from_utf8_lossy(&answer.body);
+        Self::Delivered {
+            receipt: (!said.is_empty()).then(|| said.into_owned()),
+            answer: Some(Box::new(answer)),
+        }
     }
 
     /// It did not happen, and may be tried again after the usual wait.

@@ -331,9 +331,9 @@ CREATE TYPE posthouse.claimed AS (
 -- The ledger: one record for each tenant, scope and key, from the moment that somebody begins under it until its retention is over.
 -- status: 0 in flight, 1 succeeded, 2 failed. In flight it is held until lease_until; or, without that, by a message; or by nobody, when it was let go of.
 CREATE TABLE posthouse.ledger (
-    tenant        text NOT NULL,
-    scope         text NOT NULL,
-    key           text NOT NULL,
+    tenant        text COLLATE "C" NOT NULL,
+    scope         text COLLATE "C" NOT NULL,
+    key           text COLLATE "C" NOT NULL,
     fingerprint   bytea NOT NULL CHECK (octet_length(fingerprint) = 32),
     status        smallint NOT NULL CHECK (status BETWEEN 0 AND 2),
     token         uuid,

@@ -2,7 +2,7 @@
 -- away, and hints whose leases were renewed move to the next deadline; looking for one tenant's moves only hints that are its own.
 -- A lease that somebody has locked, as a handler's own transaction does, is left, and does not count.
 CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int, p_tenant text DEFAULT NULL)
-RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint)
+RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint, bound boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -26,10 +26,10 @@ BEGIN
                                 AND l.lane & 4294967295 = tenant_half(p_tenant) FOR UPDATE SKIP LOCKED) l);
     END IF;
     RETURN QUERY
-    SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind
+    SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind, coalesce(m.headers ? 'posthouse-ledger', false)
     FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t
             AND (p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = l.seq AND m.tenant = p_tenant)) ORDER BY l.seq LIMIT p_most) l
-    CROSS JOIN LATERAL (SELECT m.id, m.kind FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
+    CROSS JOIN LATERAL (SELECT m.id, m.kind, m.headers FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
 END $$;
 
 -- One round of it over 5,000 hints: of claims for one tenant (p_half), or of all. Answers leases that are locked now.

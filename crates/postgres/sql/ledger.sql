@@ -62,6 +62,15 @@ BEGIN
         END IF;
         t := clock();
     END LOOP;
+    -- What is past its retention may just be removed: that is not waited for either.
+    IF e.tenant IS NOT NULL THEN
+        PERFORM FROM ledger l WHERE l.tenant = ledger_begin.tenant AND l.scope = ledger_begin.scope AND l.key = ledger_begin.key FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND AND EXISTS (SELECT FROM ledger l WHERE l.tenant = ledger_begin.tenant AND l.scope = ledger_begin.scope AND l.key = ledger_begin.key) THEN
+            answer := 'busy';
+            retry_after := 0.05;
+            RETURN;
+        END IF;
+    END IF;
     answer := 'acquired';
     token := gen_random_uuid();
     taken_over := there AND NOT let_go;
@@ -157,6 +166,19 @@ BEGIN
     DELETE FROM ledger l WHERE l.ctid = ANY (ARRAY(
         SELECT l.ctid FROM ledger l WHERE l.expires_at <= t AND NOT (l.status = 0 AND (l.lease_until > t) IS TRUE)
         ORDER BY l.expires_at LIMIT p_limit FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone;
+END $$;
+
+-- What consumers had until then, of messages that nobody can deliver again, at most so many.
+CREATE OR REPLACE FUNCTION posthouse.prune_inbox(p_until timestamptz, p_limit int) RETURNS bigint
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    gone bigint;
+BEGIN
+    DELETE FROM inbox i WHERE i.ctid = ANY (ARRAY(
+        SELECT i.c FROM (SELECT i.ctid AS c, i.message FROM inbox i WHERE i.at <= p_until ORDER BY i.at LIMIT 10 * p_limit::bigint FOR UPDATE SKIP LOCKED) i
+        WHERE NOT EXISTS (SELECT FROM message m WHERE m.id = i.message) LIMIT p_limit));
     GET DIAGNOSTICS gone = ROW_COUNT;
     RETURN gone;
 END $$;

@@ -103,6 +103,7 @@ BEGIN
     ELSE
         PERFORM put_keyed(m, coalesce(x.pos, nextval('message_seq_seq')), t, deadline, x.epoch, 0, x.generation + 1, x.max_attempts, x.blocks);
     END IF;
+    PERFORM reopen_entry(m);
     PERFORM write_audit(m.id, actor, 'replay', reason);
     PERFORM ring(t);
     RETURN 'pending';
@@ -151,6 +152,7 @@ BEGIN
     SELECT * INTO x FROM take_out(resolve.id, 'resolve', actor, ARRAY['pending', 'dead', 'quarantined']);
     INSERT INTO resolved (seq, at, epoch, attempts, generation, max_attempts)
     VALUES ((x.message).seq, clock(), x.epoch, x.attempts, x.generation, x.max_attempts);
+    PERFORM end_entry_by_receipt(x.message, clean(receipt, 512));
     PERFORM write_audit(resolve.id, actor, 'resolve', receipt);
     RETURN 'done';
 END $$;
@@ -164,6 +166,8 @@ DECLARE
     x record;
 BEGIN
     SELECT * INTO x FROM take_out(discard.id, 'discard', actor, ARRAY['dead', 'quarantined']);
+    -- A dead one has ended its entry.
+    IF x.state = 'quarantined' THEN PERFORM end_entry(x.message, false, status_of_death(5, NULL), NULL, NULL, NULL, reason_word(5::smallint)); END IF;
     DELETE FROM receipt r WHERE r.seq = (x.message).seq;
     DELETE FROM attempt a WHERE a.seq = (x.message).seq;
     DELETE FROM dedupe d WHERE d.id = discard.id;

@@ -6,6 +6,7 @@ use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
     RelayView,
     admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
+    ledger::{EntryFilter, EntryKey, EntryPage, EntryView, Status},
     presence::check_destination,
     text::error_text,
 };
@@ -173,7 +174,7 @@ impl Admin for Postgres {
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys, entries, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
+        let sql = "SELECT messages, dedupe_keys, entries, inbox, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
         let row = rows
             .first()
@@ -187,7 +188,52 @@ impl Admin for Postgres {
             messages: get(0)?,
             dedupe_keys: get(1)?,
             entries: get(2)?,
-            more: row.try_get(3).map_err(from_driver)?,
+            inbox: get(3)?,
+            more: row.try_get(4).map_err(from_driver)?,
+        })
+    }
+
+    async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
+        let args: Args<'_> = &[
+            (&key.tenant, Type::TEXT),
+            (&key.scope, Type::TEXT),
+            (&key.key, Type::TEXT),
+        ];
+        let sql = "SELECT * FROM posthouse.entries WHERE tenant = $1 AND scope = $2 AND key = $3";
+        self.rows(sql, args).await?.first().map(rows::entry_view).transpose()
+    }
+
+    async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
+        let most = i32::try_from(LOOKED_AT_MOST).unwrap_or(i32::MAX);
+        let limit = i32::try_from(filter.page_size()).unwrap_or(i32::MAX);
+        let EntryKey { tenant, scope, key } = filter.start();
+        let (after, status) = (vec![tenant, scope, key], filter.status.map(Status::as_str));
+        let args: Args<'_> = &[
+            (&filter.tenant, Type::TEXT),
+            (&filter.scope, Type::TEXT),
+            (&status, Type::TEXT),
+            (&after, Type::TEXT_ARRAY),
+            (&limit, Type::INT4),
+            (&most, Type::INT4),
+        ];
+        let found = self
+            .rows("SELECT * FROM posthouse.find_entries($1,$2,$3,$4,$5,$6)", args)
+            .await?;
+        let found = one(&found)?;
+        let list = |name: &str| found.try_get::<_, Vec<String>>(name).map_err(from_driver);
+        let looked_to: Option<Vec<String>> = found.try_get("looked_to").map_err(from_driver)?;
+        let lists = [list("tenants")?, list("scopes")?, list("keys")?];
+        let args: Args<'_> = &[
+            (&lists[0], Type::TEXT_ARRAY),
+            (&lists[1], Type::TEXT_ARRAY),
+            (&lists[2], Type::TEXT_ARRAY),
+        ];
+        let sql = "SELECT e.* FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3)) WITH ORDINALITY u(t, s, k, o) CROSS JOIN LATERAL (SELECT e.* FROM posthouse.entries e WHERE e.tenant = u.t AND e.scope = u.s AND e.key = u.k OFFSET 0) e ORDER BY u.o";
+        let entries: Result<Vec<_>, _> = self.rows(sql, args).await?.iter().map(rows::entry_view).collect();
+        let next = looked_to.and_then(|key| <[String; 3]>::try_from(key).ok());
+        Ok(EntryPage {
+            entries: entries?,
+            next: next.map(|[tenant, scope, key]| EntryKey::new(scope, key).tenant(tenant)),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use posthouse_core::{
     ENQUEUED_TOTAL, Enqueued, Error, Limits, Message, MessageId, OnDead, OnDuplicate, Order, Settlement, Verdict,
+    headers,
 };
 use std::time::Duration;
 use uuid::Uuid;
@@ -127,7 +128,9 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         Arg::Blobs(Some(messages.iter().map(|m| m.digest().0.to_vec()).collect())),
         Arg::Texts(unless_all_none(&messages, |m| m.order_key.clone())),
         Arg::Texts(unless_all_none(&messages, |m| m.dedupe_key.clone())),
-        Arg::Texts(unless_all_none(&messages, headers_json)),
+        Arg::Texts(unless_all_none(&messages, |m| {
+            headers::to_json(&m.headers, m.ledger.as_ref())
+        })),
         Arg::Longs(unless_all_none(&messages, |m| {
             (!m.delay.is_zero()).then(|| millis(m.delay))
         })),
@@ -165,10 +168,6 @@ fn unless_all_none<T>(messages: &[Message], get: impl Fn(&Message) -> Option<T>)
 fn unless_all_false(messages: &[Message], get: impl Fn(&Message) -> bool) -> Option<Vec<bool>> {
     let values: Vec<_> = messages.iter().map(get).collect();
     values.contains(&true).then_some(values)
-}
-
-fn headers_json(message: &Message) -> Option<String> {
-    (!message.headers.is_empty()).then(|| serde_json::Value::from_iter(message.headers.clone()).to_string())
 }
 
 /// A duration as the functions take it; cut where adding it to a time could leave PostgreSQL's calendar.

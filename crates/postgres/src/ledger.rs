@@ -1,9 +1,10 @@
 //! The ledger: the verbs of a holder, in a transaction of their own or in the caller's.
 
 use posthouse_core::{
-    Digest, Error, Headers, LeaseToken, MessageId,
+    Digest, Error, Headers, Lease, LeaseToken, MessageId,
+    headers::to_json,
     lease::check_lease,
-    ledger::{Begin, Begun, Conclusion, EntryKey, Fenced, Hold, Kept, check_consumer, check_point},
+    ledger::{Begin, Begun, Clearance, Conclusion, EntryKey, Fenced, Hold, Kept, check_consumer, check_point},
 };
 use std::time::Duration;
 use tokio_postgres::{
@@ -35,6 +36,13 @@ impl Outbox {
             Arg::Texts(Some(vec![Some(checkpoint.to_owned())])),
         ];
         fenced(tx.run(&Call::new(self.schema(), "reach_in", args)).await?)
+    }
+
+    /// Leaves an entry to a message that this transaction has enqueued under it ([`Message::ledger`](posthouse_core::Message::ledger)): it is held until that
+    /// has ended, however long that takes.
+    pub async fn leave_in<T: Run>(&self, tx: &mut T, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        let args = vec![key(&hold.key), token(hold), Arg::Uuids(Some(vec![Some(message.0)]))];
+        fenced(tx.run(&Call::new(self.schema(), "leave_in", args)).await?)
     }
 
     /// Whether a consumer has this message for the first time. It has had it if and only if the transaction commits.
@@ -72,13 +80,33 @@ impl Postgres {
                 checkpoint: get(row, "checkpoint")?,
             })),
             "busy" => Ok(Begun::Busy {
-                retry_after: Duration::try_from_secs_f64(get(row, "retry_after")?).unwrap_or_default(),
+                retry_after: retry_after(row)?,
             }),
             "replay" => Ok(Begun::Replay(kept(row)?)),
             "failed" => Ok(Begun::Failed(kept(row)?)),
             "mismatch" => Ok(Begun::Mismatch),
             other => Err(Error::Internal(format!("the ledger answered {other:?}").into())),
         }
+    }
+
+    /// Whether messages may be sent, as far as the ledger knows.
+    pub(crate) async fn clear_messages(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
+        let ids: Vec<_> = leases.iter().map(|lease| lease.id.0).collect();
+        let tokens: Vec<_> = leases.iter().map(|lease| lease.token.0).collect();
+        let args: Args<'_> = &[(&ids, Type::UUID_ARRAY), (&tokens, Type::UUID_ARRAY)];
+        let sql = format!(
+            "SELECT c.* FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY u(id, token, o) CROSS JOIN LATERAL {}.ledger_clear(u.id, u.token) c ORDER BY u.o",
+            self.schema
+        );
+        let rows = self.query(&sql, args).await?;
+        let read = |row: &Row| match get::<&str>(row, "answer")? {
+            "send" => Ok(Clearance::Send),
+            "done" => Ok(Clearance::Done(kept(row)?)),
+            "conflict" => Ok(Clearance::Conflict),
+            "wait" => Ok(Clearance::Wait(retry_after(row)?)),
+            other => Err(Error::Internal(format!("the ledger answered {other:?}").into())),
+        };
+        rows.iter().map(read).collect()
     }
 
     pub(crate) async fn conclude_entry(&self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
@@ -108,7 +136,7 @@ fn conclude(schema: &Schema, hold: &Hold, conclusion: &Conclusion) -> Call {
         Conclusion::Released { error } => (0, error.as_ref().map(Kept::failure).unwrap_or_default()),
     };
     let kept = kept.clean();
-    let headers = (!kept.headers.is_empty()).then(|| serde_json::Value::from_iter(kept.headers).to_string());
+    let headers = to_json(&kept.headers, None);
     let args = vec![
         key(&hold.key),
         token(hold),
@@ -146,6 +174,10 @@ fn word(answer: &Answer) -> Result<&str, Error> {
 
 fn get<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Error> {
     row.try_get(name).map_err(from_driver)
+}
+
+fn retry_after(row: &Row) -> Result<Duration, Error> {
+    Ok(Duration::try_from_secs_f64(get(row, "retry_after")?).unwrap_or_default())
 }
 
 fn kept(row: &Row) -> Result<Kept, Error> {

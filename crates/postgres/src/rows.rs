@@ -4,6 +4,8 @@ use posthouse_core::{
     Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
     LeaseToken, MessageId, MessageView, OnDead, Pause, Receipt, Relay, RelayView, Standing, State, Timestamp,
     admin::COUNTED_AT_MOST,
+    headers::take_binding,
+    ledger::{EntryView, Fingerprint},
 };
 use std::{
     str::FromStr,
@@ -126,12 +128,14 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
         epoch,
         releases: small(row, column::RELEASES)?,
     };
+    let mut headers = headers(row)?;
     let lease = Lease {
         id,
         seq,
         token,
         standing,
         on_dead: on_dead(get(row, column::BLOCKS)?),
+        bound: take_binding(&mut headers).is_some(),
     };
     let order_key: Option<String> = get(row, column::ORDER_KEY)?;
     let unkeyed = order_key.is_none();
@@ -146,7 +150,7 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
         order_key,
         content_type: get(row, column::CONTENT_TYPE)?,
         payload: get(row, column::PAYLOAD)?,
-        headers: headers(row)?,
+        headers,
         kind: kind(get(row, column::KIND)?),
         parent: get::<Option<Uuid>>(row, column::PARENT)?.map(MessageId),
         destination: get(row, column::DESTINATION)?,
@@ -206,6 +210,7 @@ pub(crate) fn expired_lease(row: &Row) -> Result<Lease, Error> {
         token: LeaseToken(get(row, "token")?),
         standing,
         on_dead: on_dead(get(row, "blocks")?),
+        bound: get(row, "bound")?,
     })
 }
 
@@ -280,6 +285,31 @@ pub(crate) fn audit_entry(row: &Row) -> Result<AuditEntry, Error> {
         id: get::<Option<Uuid>>(row, "message_id")?.map(MessageId),
         destination: get(row, "destination")?,
         detail: get(row, "detail")?,
+    })
+}
+
+pub(crate) fn entry_view(row: &Row) -> Result<EntryView, Error> {
+    let digest = |bytes: &[u8]| {
+        let bytes = bytes.try_into();
+        bytes.map(Digest).map_err(|e| Error::Internal(Box::new(e)))
+    };
+    let status: Option<i32> = get(row, "http_status")?;
+    Ok(EntryView {
+        tenant: get(row, "tenant")?,
+        scope: get(row, "scope")?,
+        key: get(row, "key")?,
+        status: word(row, "status")?,
+        lease_until: when(row, "lease_until")?,
+        message: get::<Option<Uuid>>(row, "message")?.map(MessageId),
+        checkpoint: get(row, "checkpoint")?,
+        http_status: status.and_then(|status| u16::try_from(status).ok()),
+        result_bytes: get::<Option<i64>>(row, "result_bytes")?.map(i64::unsigned_abs),
+        result_digest: get::<Option<&[u8]>>(row, "result_digest")?.map(digest).transpose()?,
+        error: get(row, "error")?,
+        fingerprint: Fingerprint(digest(get(row, "fingerprint")?)?),
+        created_at: at(row, "created_at")?,
+        updated_at: at(row, "updated_at")?,
+        expires_at: when(row, "expires_at")?,
     })
 }
 

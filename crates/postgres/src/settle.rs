@@ -1,6 +1,8 @@
 //! Ending leases.
 
-use posthouse_core::{AttemptOutcome, DeadReason, Error, Fate, Next, OnDead, Settlement, Verdict};
+use posthouse_core::{
+    AttemptOutcome, DeadReason, Digest, Error, Fate, Next, OnDead, Settlement, Verdict, headers::to_json, ledger::Kept,
+};
 
 use tokio_postgres::{Client, Row, types::Type};
 use uuid::Uuid;
@@ -227,7 +229,7 @@ pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
         let values: Vec<_> = batch.iter().map(|s| f(s).clone()).collect();
         Arg::Texts(values.iter().any(Option::is_some).then_some(values))
     };
-    let args = vec![
+    let mut args = vec![
         longs(&|s| Some(s.lease.seq)),
         Arg::Uuids(Some(batch.iter().map(|s| Some(s.lease.token.0)).collect())),
         longs(&|s| i64::try_from(s.lease.standing.epoch).ok()),
@@ -247,7 +249,29 @@ pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
         ),
         Arg::Flags(Some(batch.iter().map(|s| s.lease.on_dead == OnDead::Block).collect())),
     ];
-    Call::new(schema, "settle", args)
+    if !batch.iter().any(|s| s.lease.bound && s.next() == Next::Done) {
+        return Call::new(schema, "settle", args);
+    }
+    args.extend(answers(batch));
+    Call::new(schema, "settle_bound", args)
+}
+
+/// What is kept in the ledger of messages that are done. Those that die end their entries by that alone.
+fn answers(batch: &[&Settlement]) -> [Arg; 6] {
+    let ends: Vec<_> = batch.iter().map(|s| s.end().map(|end| end.kept().1)).collect();
+    let kept: Vec<_> = ends.iter().map(|kept| kept.clone().unwrap_or_default()).collect();
+    let bytes = |f: fn(&Kept) -> Option<&[u8]>| {
+        let all = kept.iter().map(|kept| f(kept).unwrap_or_default().to_vec());
+        Arg::Blobs(Some(all.collect()))
+    };
+    [
+        Arg::Flags(Some(ends.iter().map(Option::is_some).collect())),
+        Arg::Longs(Some(kept.iter().map(|kept| kept.status.map(i64::from)).collect())),
+        Arg::Texts(Some(kept.iter().map(|kept| to_json(&kept.headers, None)).collect())),
+        bytes(|kept| kept.body.as_deref()),
+        bytes(|kept| kept.digest.as_ref().map(Digest::as_bytes)),
+        Arg::Flags(Some(kept.iter().map(|kept| kept.body.is_some()).collect())),
+    ]
 }
 
 /// The effect for which a receipt is kept; empty for none.

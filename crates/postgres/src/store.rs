@@ -6,7 +6,7 @@ use posthouse_core::{
     Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Look, Message,
     Pause, Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Verdict, Wake,
     lease::check_lease,
-    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
+    ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
     text::error_text,
 };
 use std::{
@@ -364,6 +364,10 @@ impl Store for Postgres {
 
     async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
         heard(self.renew_entry(hold, lease)).await
+    }
+
+    async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
+        heard(self.clear_messages(leases)).await
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 44] = [
+const MISTAKES: [Mistake; 50] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -165,6 +165,55 @@ const MISTAKES: [Mistake; 44] = [
             "something_else_is_a_mismatch_after_success",
             "something_else_is_a_mismatch_while_it_is_in_flight",
             "it_answers_as_the_rules_do",
+        ],
+    },
+    Mistake {
+        name: "a message takes back a success",
+        file: "ledger_relay",
+        right: "IF e.status = 1 OR e.fingerprint <>",
+        wrong: "IF e.fingerprint <>",
+        cases: &["a_success_is_never_taken_back"],
+    },
+    Mistake {
+        name: "the death of a message is not told",
+        file: "ledger_relay",
+        right: "FOR EACH ROW WHEN (NEW.reason <> 0)",
+        wrong: "FOR EACH ROW WHEN (NEW.reason = 9)",
+        cases: &[
+            "a_death_fails_the_entry_with_its_status",
+            "a_lease_that_runs_out_is_heard_of",
+            "a_deliver_by_that_passes_is_heard_of",
+        ],
+    },
+    Mistake {
+        name: "who has lost his lease takes an entry",
+        file: "ledger_relay",
+        right: "ELSIF NOT EXISTS (SELECT FROM leased l WHERE l.seq = m.seq AND l.token = lease_token) AND NOT EXISTS",
+        wrong: "ELSIF false AND NOT EXISTS",
+        cases: &["who_has_lost_his_lease_takes_nothing"],
+    },
+    Mistake {
+        name: "an entry that a message has runs out",
+        file: "ledger_relay",
+        right: "message = p_message[1], updated_at = e.t, expires_at = NULL",
+        wrong: "message = p_message[1], updated_at = e.t",
+        cases: &["an_entry_that_a_message_has_is_not_past_its_time"],
+    },
+    Mistake {
+        name: "a replay leaves the entry failed",
+        file: "operator",
+        right: "    PERFORM reopen_entry(m);\n",
+        wrong: "",
+        cases: &["a_replay_opens_the_entry_again"],
+    },
+    Mistake {
+        name: "two messages have one entry",
+        file: "ledger_relay",
+        right: "ELSIF e.status = 0 AND e.lease_until IS NULL AND e.message IS NOT NULL THEN",
+        wrong: "ELSIF false THEN",
+        cases: &[
+            "another_message_is_waited_for",
+            "of_many_messages_of_one_key_one_is_sent",
         ],
     },
     Mistake {
@@ -428,6 +477,12 @@ controls! {
     a_key_that_is_busy_for_ever_is_noticed: "a key that was begun is busy for ever",
     who_does_not_ask_who_is_at_it_is_noticed: "whoever begins does not ask who is at it",
     an_answer_to_something_else_is_noticed: "the answer to something else is told",
+    a_success_that_is_taken_back_is_noticed: "a message takes back a success",
+    a_death_that_is_not_told_is_noticed: "the death of a message is not told",
+    an_entry_for_a_lost_lease_is_noticed: "who has lost his lease takes an entry",
+    an_entry_of_a_message_that_runs_out_is_noticed: "an entry that a message has runs out",
+    a_replay_that_opens_nothing_is_noticed: "a replay leaves the entry failed",
+    two_messages_of_one_entry_are_noticed: "two messages have one entry",
     missing_turns_are_noticed: "no turns",
     a_run_that_goes_on_is_noticed: "a retry keeps the rest of its run",
     what_is_left_behind_a_run_is_noticed: "what is behind a run stays out of the way",

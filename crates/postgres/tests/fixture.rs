@@ -351,6 +351,10 @@ impl Caller for PostgresCaller {
         self.outbox.conclude_in(&mut Open(&self.client), hold, conclusion).await
     }
 
+    async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        self.outbox.leave_in(&mut Open(&self.client), hold, message).await
+    }
+
     async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
         self.outbox.reach_in(&mut Open(&self.client), hold, checkpoint).await
     }

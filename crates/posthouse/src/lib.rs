@@ -87,6 +87,7 @@ struct LedgerPage;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod any;
 pub mod bulk;
+pub mod ledger;
 pub mod relay;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod url;

@@ -28,7 +28,7 @@ fn relay(store: &Memory, sent: &Sent) -> Relay {
                 if rest == "down" {
                     return Outcome::retry("http_503", "not now");
                 }
-                Outcome::Delivered { receipt: None }
+                Outcome::delivered()
             }
         };
         let breaker = BreakerPolicy {

@@ -54,7 +54,7 @@ impl Shop {
                 if shop.ill.load(Ordering::SeqCst) {
                     return retry("http_503");
                 }
-                Outcome::Delivered { receipt: None }
+                Outcome::delivered()
             }
         };
         Destination::new(self.name, local_delivery(take))
@@ -402,7 +402,7 @@ async fn a_destination_that_is_gone_is_paused() {
         let gone = says.load(Ordering::SeqCst);
         async move {
             if !gone {
-                return Outcome::Delivered { receipt: None };
+                return Outcome::delivered();
             }
             Outcome::Reject {
                 code: Outcome::GONE.into(),

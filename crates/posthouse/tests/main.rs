@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod billing;
+mod bound;
 mod effects;
 mod explicit;
+mod ledger;
 mod limits;
 mod measures;
 mod pace;

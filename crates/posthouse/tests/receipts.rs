@@ -31,7 +31,7 @@ impl Archive {
                 let mut kept = archive.0.lock().unwrap();
                 kept.push(String::from_utf8(delivery.payload).unwrap());
                 let receipt = Some(format!("memory-{}", kept.len()));
-                Outcome::Delivered { receipt }
+                Outcome::Delivered { receipt, answer: None }
             }
         };
         Destination::new(name, local_delivery(take))

@@ -418,7 +418,7 @@ async fn settings_that_make_no_sense_are_refused_by_name() {
             "{field}: {refused:?}"
         );
     }
-    let outcome = Outcome::Delivered { receipt: None };
+    let outcome = Outcome::delivered();
     assert_eq!(posthouse::relay::IntoOutcome::into_outcome(()), outcome);
 }
 
@@ -496,7 +496,7 @@ async fn a_route_says_whether_a_death_blocks_its_key() {
             if delivery.payload == b"0" {
                 return Outcome::reject("no", "never");
             }
-            Outcome::Delivered { receipt: None }
+            Outcome::delivered()
         };
         let to = Destination::new("shop", local_delivery(take)).on_dead(route);
         let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("*", to));

@@ -67,7 +67,7 @@ async fn a_relay_with_a_full_destination_hears_what_others_commit() {
     let memory = store();
     let slow = |_| async {
         sleep(SECOND / 2).await;
-        Outcome::Delivered { receipt: None }
+        Outcome::delivered()
     };
     let ill = Destination::new("ill", local_delivery(slow)).concurrency(1);
     let at: Arc<Mutex<Vec<Instant>>> = Arc::default();

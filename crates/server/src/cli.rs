@@ -1,7 +1,11 @@
 //! What can be asked of the command line, and its help.
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
-use posthouse::{DeadReason, Invalid, Limits, MessageId, OnDead, State, message::parse_duration};
+use posthouse::{
+    DeadReason, Invalid, Limits, MessageId, OnDead, State,
+    ledger::{EntryKey, Status},
+    message::parse_duration,
+};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// A transactional outbox: messages commit with your data, or not at all
@@ -131,6 +135,15 @@ Examples:
     Prune(Prune),
     /// Who did what by hand, and which workers lost their leases
     Audit(Audit),
+    /// Look at what was begun under a key, and how it ended
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse ledger list --scope orders --status failed
+  posthouse ledger show orders 7f3a"
+    )]
+    Ledger(Ledger),
     /// How many messages there are, and how old the oldest is
     #[command(after_help = "\
 Examples:
@@ -603,6 +616,56 @@ pub struct Audit {
 }
 
 #[derive(Debug, Subcommand)]
+pub enum Ledger {
+    /// List entries, by tenant, scope and key
+    List(LedgerList),
+    /// Show one entry; never the body of its answer
+    #[command(after_help = "\
+Examples:
+  posthouse ledger show orders 7f3a
+  posthouse ledger show orders 7f3a --tenant acme --json | jq .status")]
+    Show(LedgerShow),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse ledger list --scope orders --status failed
+  posthouse ledger list --status in_flight --json | jq 'select(.message == null)'
+
+With --json, when there may be more, the last line on standard error is
+{\"next\":{\"after\":[TENANT,SCOPE,KEY]}}: go on with --after and that list.")]
+pub struct LedgerList {
+    /// Only of this tenant; empty for nobody's
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Only of this scope
+    #[arg(long, value_name = "NAME")]
+    pub scope: Option<String>,
+    /// Only those that stand so: in_flight, succeeded, failed
+    #[arg(long, value_name = "WORD", value_parser = words(Status::ALL, Status::as_str))]
+    #[arg(hide_possible_values = true)]
+    pub status: Option<Status>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+    /// Only those after this one: the next page
+    #[arg(long, value_name = "LIST", value_parser = entry_key)]
+    pub after: Option<EntryKey>,
+}
+
+#[derive(Debug, Args)]
+pub struct LedgerShow {
+    /// What the key is for
+    pub scope: String,
+    /// The key
+    pub key: String,
+    /// Whose it is
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub tenant: String,
+}
+
+#[derive(Debug, Subcommand)]
 pub enum Destinations {
     /// List the destinations that relays send to, and those that are paused
     #[command(after_help = "\
@@ -655,6 +718,14 @@ fn words<T: Copy + Send + Sync + 'static>(
             .ok_or("is not one of the words")
     };
     PossibleValuesParser::new(all.iter().map(|v| word(*v)).collect::<Vec<_>>()).try_map(find)
+}
+
+/// A place in the list of entries.
+fn entry_key(text: &str) -> Result<EntryKey, String> {
+    let parts: [String; 3] =
+        serde_json::from_str(text).map_err(|_| "is not a list as in [\"tenant\",\"scope\",\"key\"]".to_owned())?;
+    let [tenant, scope, key] = parts;
+    Ok(EntryKey::new(scope, key).tenant(tenant))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

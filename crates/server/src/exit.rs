@@ -72,6 +72,15 @@ impl Failure {
         }
     }
 
+    /// What was asked for is not there.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::NotFound,
+            code: Code::NotFound.as_str(),
+            ..Self::new(message)
+        }
+    }
+
     /// A destination is not there for now: the same command may do the rest later.
     pub fn stopped(message: impl Into<String>) -> Self {
         Self {
@@ -122,8 +131,8 @@ impl From<Error> for Failure {
         let exit = match error.code() {
             Code::ValidationFailed => Exit::Usage,
             Code::NotFound => Exit::NotFound,
-            Code::Conflict | Code::LeaseLost => Exit::Conflict,
-            Code::Contention | Code::Timeout | Code::Unavailable => Exit::Unavailable,
+            Code::Conflict | Code::LeaseLost | Code::IdempotentLastFailed => Exit::Conflict,
+            Code::IdempotentBusy | Code::Contention | Code::Timeout | Code::Unavailable => Exit::Unavailable,
             Code::SchemaMismatch | Code::Denied | Code::Internal => Exit::Failed,
         };
         let (message, help) = next_step(&error);

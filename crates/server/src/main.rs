@@ -86,6 +86,7 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
         Command::Repair(args) => commands::upkeep::repair(args, store, out).await,
         Command::Prune(args) => commands::upkeep::prune(args, store, out).await,
         Command::Audit(args) => commands::audit::run(args, store, out).await,
+        Command::Ledger(asked) => commands::ledger::run(asked, store, out).await,
         Command::Stats => commands::stats::run(store, out).await,
         Command::Destinations(asked) => commands::destinations::run(asked, store, out).await,
     }

@@ -89,11 +89,25 @@ impl Output {
         }
     }
 
+    /// One field to a line, in words that are safe to show; what is not set is left out.
+    pub fn fields(&self, lines: impl IntoIterator<Item = (&'static str, Option<String>)>) -> String {
+        let shown = lines.into_iter().filter_map(|(name, value)| {
+            let name = self.paint(Paint::Dim, &format!("{name:12}"));
+            Some(format!("{name}  {}\n", visible(&value?)))
+        });
+        shown.collect()
+    }
+
     /// Says that there may be more of a list, and how to get it: to programs as a line of JSON, which `--quiet` does not silence.
     /// `stopped` is what ended this page: `limit` or `patience`.
     pub fn next_page(&self, before: i64, stopped: &str, text: &str) {
+        self.next(&json!({ "before": before, "stopped": stopped }), text);
+    }
+
+    /// The same, where the next page begins in another way.
+    pub fn next(&self, how: &serde_json::Value, text: &str) {
         if self.json {
-            say(&json!({ "next": { "before": before, "stopped": stopped } }).to_string());
+            say(&json!({ "next": how }).to_string());
         } else {
             self.note(text);
         }

@@ -1,7 +1,12 @@
 //! What operators see, screen by screen: each test types a few lines, and its snapshot in `snapshots/` is to be read like a manual.
 //! After a change that is meant: `INSTA_UPDATE=always cargo nextest run -p posthouse-server screens`, and read the difference.
 
-use posthouse::{Breaker, Health, Outcome, Route, presence::Relay};
+use posthouse::{
+    Breaker, Health, Message, Outcome, Route,
+    ledger::{Answer, Begin, Begun, Conclusion, EntryKey, Fenced, Fingerprint, Hold, Keep, Kept},
+    presence::Relay,
+};
+use std::time::Duration;
 
 use crate::story::{Story, id};
 
@@ -20,9 +25,7 @@ fn down() -> Outcome {
 }
 
 fn delivered() -> Outcome {
-    Outcome::Delivered {
-        receipt: Some("202 Accepted".to_owned()),
-    }
+    Outcome::receipt("202 Accepted")
 }
 
 /// A shop with a message in every state.
@@ -66,6 +69,7 @@ fn nothing_there() {
         "posthouse repair",
         "posthouse prune --older-than 30d --yes",
         "posthouse audit",
+        "posthouse ledger list",
         "posthouse destinations list",
         "posthouse stats",
     ]);
@@ -336,6 +340,72 @@ fn repair_and_prune() {
     story.ends_as("repair-prune");
 }
 
+/// An entry in every standing.
+fn books() -> Story {
+    let story = Story::new();
+    let begin = |key: &str, what: &str| {
+        let (key, print) = (
+            EntryKey::new("orders", key).tenant("acme"),
+            Fingerprint::of_bytes(what.as_bytes()),
+        );
+        let ask = Begin::new(key, print).lease(Duration::from_secs(12 * 3600));
+        story.relay(|any| async move {
+            match any.store().begin(&ask).await.unwrap() {
+                Begun::Acquired(hold) => hold,
+                other => panic!("{other:?}"),
+            }
+        })
+    };
+    let conclude = |hold: Hold, end: Conclusion| {
+        let told = story.relay(|any| async move { any.store().conclude(&hold, &end).await.unwrap() });
+        assert_eq!(told, Fenced::Done);
+    };
+    let answer = Answer::bytes(r#"{"order":42}"#).status(201);
+    conclude(
+        begin("a-succeeded", "a"),
+        Conclusion::Succeeded(answer.clone().kept(Keep::default())),
+    );
+    conclude(begin("b-digest", "b"), Conclusion::Succeeded(answer.kept(Keep::Digest)));
+    conclude(
+        begin("c-failed", "c"),
+        Conclusion::Failed(Kept::failure("no stock").status(422)),
+    );
+    let error = Some("the bank is closed".to_owned());
+    conclude(begin("d-released", "d"), Conclusion::Released { error });
+    begin("e-held", "e");
+    story.at(60);
+    let message = Message::bytes("order.place", "text/plain", "x")
+        .id(id(1).parse().unwrap())
+        .tenant("acme")
+        .ledger("orders", "f-message", Fingerprint::of_bytes(b"f"));
+    story.relay(|any| async move { any.enqueue(vec![message]).await.unwrap() });
+    let lease = story.claim("relay-a", 6).remove(0).lease;
+    story.relay(|any| async move { any.store().clear(&[lease]).await.unwrap() });
+    story
+}
+
+#[test]
+fn ledger() {
+    let mut story = books();
+    story.type_all(&[
+        "posthouse ledger list",
+        "posthouse ledger list --tenant acme --scope orders --status failed --json",
+        "posthouse ledger list --limit 2",
+        r#"posthouse ledger list --limit 2 --after '["acme","orders","b-digest"]' --quiet"#,
+        "posthouse ledger list --limit 1 --json --status succeeded",
+        "posthouse ledger list --tenant nobody",
+        "posthouse ledger list --after a-succeeded",
+        "posthouse ledger show orders a-succeeded --tenant acme",
+        "posthouse ledger show orders b-digest --tenant acme",
+        "posthouse ledger show orders c-failed --tenant acme",
+        "posthouse ledger show orders e-held --tenant acme",
+        "posthouse ledger show orders f-message --tenant acme --json",
+        "posthouse ledger show orders a-succeeded",
+        "posthouse ledger show '' a-succeeded",
+    ]);
+    story.ends_as("ledger");
+}
+
 #[test]
 fn audit() {
     let mut story = shop();
@@ -518,6 +588,9 @@ fn help() {
         "repair",
         "prune",
         "audit",
+        "ledger",
+        "ledger list",
+        "ledger show",
         "stats",
         "doctor",
         "destinations",

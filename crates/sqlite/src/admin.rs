@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, DeadReason, Error, Event, Facts, Filter, Invalid, MessageId,
     MessageView, Page, Pause, Pruned, RelayView, RetryPolicy, State, Step, Timestamp,
-    admin::{check_deliver_in, check_prune_limit},
+    admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
+    ledger::{Answer, End, EntryFilter, EntryKey, EntryPage, EntryView},
     machine::{Ctx, step},
     presence::check_destination,
     text::excerpt,
@@ -18,7 +19,7 @@ use crate::{
     call::{Here, at_once},
     clock, counts,
     error::plain,
-    list,
+    ledger, list,
     place::{self, Located, Waiting, draw, free_head, locate, run, to_dead, to_pending, to_resolved},
     presence, prune,
     rows::{self, Record, all},
@@ -31,6 +32,8 @@ const AUDIT_ACTION: &str = include_str!("../sql/audit_action.sql");
 const AUDIT_BY: &str = include_str!("../sql/audit_by.sql");
 const AUDIT_OF: &str = include_str!("../sql/audit_of.sql");
 const FIND: &str = include_str!("../sql/find.sql");
+const ENTRY: &str = include_str!("../sql/ledger_view_one.sql");
+const ENTRIES: &str = include_str!("../sql/ledger_view.sql");
 const AHEAD: &str = include_str!("../sql/ahead.sql");
 const ENDED: &str = include_str!("../sql/ended.sql");
 const ATTEMPTS: &str = include_str!("../sql/attempts.sql");
@@ -83,14 +86,25 @@ impl Admin for Sqlite {
 
     async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
         let verb = Verb::new(id, "cancel", Event::Cancel, actor, reason)?;
-        self.write(move |tx| verb.run(tx, |tx, found, step| found.bury(tx, step, Some(DeadReason::Cancelled))))
-            .await
+        self.write(move |tx| {
+            verb.run(tx, |tx, found, step| {
+                found.bury(tx, step, Some(DeadReason::Cancelled))?;
+                found.end_entry(tx, &End::unsent(DeadReason::Cancelled))
+            })
+        })
+        .await
     }
 
     async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
         let verb = Verb::new(id, "resolve", Event::Resolve, actor, receipt)?;
-        self.write(move |tx| verb.run(tx, |tx, found, step| to_resolved(tx, &found.moved(step), found.now)))
-            .await
+        let answer = Answer::bytes(verb.hand.detail.as_str());
+        self.write(move |tx| {
+            verb.run(tx, |tx, found, step| {
+                to_resolved(tx, &found.moved(step), found.now)?;
+                found.end_entry(tx, &End::Delivered(answer))
+            })
+        })
+        .await
     }
 
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
@@ -98,6 +112,9 @@ impl Admin for Sqlite {
         let verb = Verb::new(id, "discard", Event::Replay, actor, reason)?;
         self.write(move |tx| {
             verb.run(tx, |tx, found, _| {
+                if found.located.record.standing.state == State::Quarantined {
+                    found.end_entry(tx, &End::unsent(DeadReason::Cancelled))?;
+                }
                 run(tx, DEDUPE_FREE, [found.located.record.seq])?;
                 prune::remove(tx, found.located.record.seq)
             })
@@ -109,6 +126,21 @@ impl Admin for Sqlite {
         check_prune_limit(limit)?;
         let old = self.aside(move |db| prune::find(db, older_than, limit)).await?;
         self.write(move |tx| prune::prune(tx, &old, limit)).await
+    }
+
+    async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
+        let key = key.clone();
+        self.read(move |db| {
+            let values = params![key.tenant, key.scope, key.key];
+            let mut statement = db.prepare_cached(ENTRY)?;
+            statement.query_row(values, rows::entry_view).optional()
+        })
+        .await
+    }
+
+    async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
+        let filter = filter.clone();
+        self.aside(move |db| entries(db, &filter).map_err(plain)).await
     }
 
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
@@ -256,12 +288,17 @@ impl Found {
             record.pos = at_once(draw(&mut Here(tx), 1))?;
         }
         place::reopened(tx, &record)?;
+        at_once(ledger::reopened(&mut Here(tx), record.seq))?;
         let waiting = Waiting {
             due_at: self.now,
             changed_at: Some(self.now),
             released_by: None,
         };
         at_once(to_pending(&mut Here(tx), &record, waiting, self.now))
+    }
+
+    fn end_entry(&self, tx: &Connection, end: &End) -> Result<(), Error> {
+        at_once(ledger::message_ended(&mut Here(tx), self.located.record.seq, end))
     }
 
     fn bury(&self, tx: &Connection, step: Step, reason: Option<DeadReason>) -> Result<(), Error> {
@@ -310,6 +347,14 @@ fn ahead(db: &Connection, message: &MessageView) -> rusqlite::Result<Option<Mess
         Some(seq) => Ok(list::views(db, &[seq])?.pop()),
         None => Ok(None),
     }
+}
+
+/// Looks at a bounded number of them.
+fn entries(db: &Connection, filter: &EntryFilter) -> rusqlite::Result<EntryPage> {
+    let EntryKey { tenant, scope, key } = filter.start();
+    let mut statement = db.prepare_cached(ENTRIES)?;
+    let looked = statement.query_map(params![tenant, scope, key, LOOKED_AT_MOST], rows::entry_view)?;
+    EntryPage::of(looked, filter, LOOKED_AT_MOST)
 }
 
 fn attempts(db: &Connection, id: MessageId) -> rusqlite::Result<Vec<Attempt>> {

@@ -2,7 +2,7 @@
 
 use posthouse_core::{
     Claim, Claimed, DeadReason, Delivery, Error, Event, Lease, LeaseToken, OnDead, RetryPolicy, State, Timestamp,
-    machine::Ctx, step,
+    headers::take_binding, ledger::End, machine::Ctx, step,
 };
 use rusqlite::{Connection, Row, params};
 use std::collections::{HashMap, VecDeque, hash_map::Entry};
@@ -14,6 +14,7 @@ use crate::{
     error::{internal, plain},
     floors::Floors,
     lanes::{InLine, Lane, Next, Round, Scope},
+    ledger,
     place::{self, Waiting, draw, free_head, locate, run, to_dead, to_ready},
     rows::{Key, Record, headers, id, optional_id, optional_text, standing, text, word},
 };
@@ -206,6 +207,11 @@ fn lapse(tx: &Connection, lapsed: &[InLine], now: i64) -> Result<(), Error> {
         let mut record = located.record;
         record.standing.releases = 0;
         at_once(to_dead(&mut Here(tx), &record, Some(DeadReason::Lapsed), true, now))?;
+        at_once(ledger::message_ended(
+            &mut Here(tx),
+            record.seq,
+            &End::unsent(DeadReason::Lapsed),
+        ))?;
     }
     // Only now: the next of the same key may have lapsed too. A key that is granted below is claimed by its range.
     for message in lapsed {
@@ -322,17 +328,20 @@ fn lease(row: &Row<'_>, message: &InLine, token: LeaseToken) -> Result<Lease, Er
         token,
         standing: step(message.standing, Event::Claimed, ctx).map_err(internal)?.standing,
         on_dead: word(row, 2).unwrap_or(OnDead::Pass),
+        bound: false,
     })
 }
 
 /// The columns of `granted.sql`.
 fn claimed(
     row: &Row<'_>,
-    lease: Lease,
+    mut lease: Lease,
     deliver_by: Option<i64>,
     now: i64,
     (namespace, tenant): (String, String),
 ) -> rusqlite::Result<Claimed> {
+    let mut headers = headers(row, 6)?;
+    lease.bound = take_binding(&mut headers).is_some();
     let delivery = Delivery {
         id: lease.id,
         epoch: lease.standing.epoch,
@@ -344,7 +353,7 @@ fn claimed(
         order_key: optional_text(row, 4)?,
         content_type: text(row, 5)?,
         payload: row.get(10)?,
-        headers: headers(row, 6)?,
+        headers,
         kind: word(row, 7)?,
         parent: optional_id(row, 8)?,
         destination: optional_text(row, 9)?,

@@ -14,6 +14,7 @@ use crate::{
     clock::{self, CLOCK},
     error::internal,
     insert::{insert_one, integer, run},
+    ledger,
     place::{LOCATE, Waiting, ended, free_head, to_dead, to_pending},
     rows::{Key, Record, epoch},
 };
@@ -135,6 +136,9 @@ impl<'a, R: Run> Ending<'a, R> {
         }
         self.perform(settlement, &held).await?;
         self.keep(settlement).await?;
+        if let Some(end) = settlement.end() {
+            ledger::message_ended(self.on, lease.seq, &end).await?;
+        }
         if settlement.stops_run() {
             self.stop_run(lease.token, &held.record);
         }

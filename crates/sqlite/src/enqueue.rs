@@ -107,6 +107,12 @@ impl Outbox {
         at_once(ledger::reach(&mut Here(tx), hold, checkpoint))
     }
 
+    /// Leaves an entry to a message that this transaction has enqueued under it ([`Message::ledger`]): it is held until that has ended, however long that takes.
+    pub fn leave_in(&self, tx: &Transaction<'_>, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        in_transaction(tx)?;
+        at_once(ledger::leave(&mut Here(tx), hold, message))
+    }
+
     /// Whether a consumer has this message for the first time. It has had it if and only if the transaction commits.
     pub fn once(&self, tx: &Transaction<'_>, consumer: &str, message: MessageId) -> Result<bool, Error> {
         in_transaction(tx)?;
@@ -188,6 +194,12 @@ impl AsyncOutbox {
     pub async fn reach_in<T: Run>(&self, tx: &mut T, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
         still_open(tx).await?;
         ledger::reach(tx, hold, checkpoint).await
+    }
+
+    /// Leaves an entry to a message: see [`Outbox::leave_in`].
+    pub async fn leave_in<T: Run>(&self, tx: &mut T, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        still_open(tx).await?;
+        ledger::leave(tx, hold, message).await
     }
 
     /// Whether a consumer has this message for the first time: see [`Outbox::once`].

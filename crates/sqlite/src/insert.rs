@@ -1,6 +1,6 @@
 //! How a message is written, on whatever runs a statement: the store's own connection or the transaction of another driver.
 
-use posthouse_core::{ENQUEUED_TOTAL, Enqueued, Error, Message, MessageId, OnDuplicate};
+use posthouse_core::{ENQUEUED_TOTAL, Enqueued, Error, Message, MessageId, OnDuplicate, headers};
 use uuid::Uuid;
 
 use crate::{
@@ -87,8 +87,7 @@ async fn insert<R: Run>(on: &mut R, rules: &Rules, message: &Message) -> Result<
 }
 
 async fn write<R: Run>(on: &mut R, rules: &Rules, message: &Message, id: MessageId) -> Result<(), Error> {
-    // Maps of text are always JSON.
-    let headers = (!message.headers.is_empty()).then(|| serde_json::json!(message.headers).to_string());
+    let headers = headers::to_json(&message.headers, message.ledger.as_ref());
     let digest = message.digest();
     let mut values = vec![
         id.0.as_bytes().as_slice().into(),

@@ -2,10 +2,11 @@
 //! core; here it is read and written, under the write lock.
 
 use posthouse_core::{
-    Digest, Error, Headers, LeaseToken, MessageId, Timestamp,
+    Digest, Error, Headers, Lease, LeaseToken, MessageId, Timestamp,
+    headers::{take_binding, to_json},
     ledger::{
-        Begin, Begun, Conclusion, Entry, EntryKey, Fenced, Fingerprint, Hold, Kept, Ruling, Status, check_consumer,
-        check_point,
+        Begin, Begun, Clearance, Conclusion, End, Entry, EntryKey, Fenced, Fingerprint, Hold, Kept, Ruling, Status,
+        check_consumer, check_point,
     },
 };
 use rusqlite::Connection;
@@ -19,12 +20,11 @@ use crate::{
     insert::{integer, run},
 };
 
-/// How soon to ask again for what somebody is just writing.
-pub(crate) const SOON: Duration = Duration::from_millis(50);
-
 const LOCK: &str = include_str!("../sql/ledger_lock.sql");
 const FIND: &str = include_str!("../sql/ledger_find.sql");
 const PUT: &str = include_str!("../sql/ledger_put.sql");
+const BOUND: &str = include_str!("../sql/ledger_bound.sql");
+const HELD: &str = include_str!("../sql/ledger_held.sql");
 const ONCE: &str = include_str!("../sql/inbox_once.sql");
 
 /// The answer, if it takes no more than a look.
@@ -62,6 +62,92 @@ pub(crate) async fn reach<R: Run>(on: &mut R, hold: &Hold, checkpoint: &str) -> 
     .await
 }
 
+pub(crate) async fn leave<R: Run>(on: &mut R, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+    change(on, &hold.key, |found, now| {
+        Entry::leave_to(found, hold.token, message, now)
+    })
+    .await
+}
+
+/// A message and its entry.
+struct Bound {
+    id: MessageId,
+    key: EntryKey,
+    fingerprint: Fingerprint,
+}
+
+/// The entry of a message, if it has one.
+async fn bound<R: Run>(on: &mut R, seq: i64) -> Result<Option<Bound>, Error> {
+    let values = vec![seq.into()];
+    let Some(row) = on.run(&Call { sql: BOUND, values }).await? else {
+        return Ok(None);
+    };
+    let read = |row: &[Value<'_>]| {
+        let mut headers: Headers = serde_json::from_str(&text(&row[2])?).ok()?;
+        let binding = take_binding(&mut headers)?;
+        Some(Bound {
+            id: MessageId(uuid(&row[0])?),
+            key: binding.entry(&text(&row[1])?),
+            fingerprint: binding.fingerprint,
+        })
+    };
+    Ok(read(&row))
+}
+
+/// Whether messages may be sent, if it takes no more than a look at their entries.
+pub(crate) fn look_clear(db: &Connection, leases: &[Lease]) -> Result<Option<Vec<Clearance>>, Error> {
+    let on = &mut Here(db);
+    let now = Timestamp::from_micros(at_once(integer(on, CLOCK))?);
+    let mut answers = Vec::with_capacity(leases.len());
+    for lease in leases {
+        let Some(Bound { id, key, fingerprint }) = at_once(bound(on, lease.seq))? else {
+            answers.push(Clearance::Send);
+            continue;
+        };
+        let (entry, clearance) = Entry::clear(at_once(find(on, &key))?, fingerprint, id, now);
+        if entry.is_some() {
+            return Ok(None);
+        }
+        answers.push(clearance);
+    }
+    Ok(Some(answers))
+}
+
+/// The same, and those that may be sent have their entries from now on. Not of who has lost his lease: nobody would ever end it.
+pub(crate) fn clear(tx: &Connection, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
+    let on = &mut Here(tx);
+    let one = |lease: &Lease| {
+        let Some(Bound { id, key, fingerprint }) = at_once(bound(on, lease.seq))? else {
+            return Ok(Clearance::Send);
+        };
+        let values = vec![lease.seq.into(), lease.token.0.as_bytes().as_slice().into()];
+        if at_once(on.run(&Call { sql: HELD, values }))?.is_none() {
+            return Ok(Clearance::Wait(Duration::ZERO));
+        }
+        at_once(change(on, &key, |found, now| Entry::clear(found, fingerprint, id, now)))
+    };
+    leases.iter().map(one).collect()
+}
+
+/// A message has ended, and its entry with it.
+pub(crate) async fn message_ended<R: Run>(on: &mut R, seq: i64, end: &End) -> Result<(), Error> {
+    let Some(Bound { id, key, fingerprint }) = bound(on, seq).await? else {
+        return Ok(());
+    };
+    change(on, &key, |found, now| {
+        (Entry::message_ended(found, fingerprint, id, end, now), ())
+    })
+    .await
+}
+
+/// A message is tried again, and has the entry again that it had failed.
+pub(crate) async fn reopened<R: Run>(on: &mut R, seq: i64) -> Result<(), Error> {
+    let Some(Bound { id, key, .. }) = bound(on, seq).await? else {
+        return Ok(());
+    };
+    change(on, &key, |found, now| (Entry::reopened(found, id, now), ())).await
+}
+
 /// Whether a consumer has this message for the first time.
 pub(crate) async fn once<R: Run>(on: &mut R, consumer: &str, message: MessageId) -> Result<bool, Error> {
     check_consumer(consumer)?;
@@ -90,7 +176,7 @@ fn names(key: &EntryKey) -> Vec<Value<'_>> {
         .to_vec()
 }
 
-pub(crate) async fn find<R: Run>(on: &mut R, key: &EntryKey) -> Result<Option<Entry>, Error> {
+async fn find<R: Run>(on: &mut R, key: &EntryKey) -> Result<Option<Entry>, Error> {
     let values = names(key);
     let row = on.run(&Call { sql: FIND, values }).await?;
     row.map(|row| read(&row).ok_or_else(|| internal(format!("not an entry: {row:?}"))))
@@ -99,7 +185,7 @@ pub(crate) async fn find<R: Run>(on: &mut R, key: &EntryKey) -> Result<Option<En
 
 async fn put<R: Run>(on: &mut R, key: &EntryKey, entry: &Entry) -> Result<(), Error> {
     let kept = entry.kept.clone().unwrap_or_default();
-    let headers = (!kept.headers.is_empty()).then(|| serde_json::Value::from_iter(kept.headers).to_string());
+    let headers = to_json(&kept.headers, None);
     let mut values = names(key);
     values.extend([
         entry.fingerprint.0.as_bytes().into(),

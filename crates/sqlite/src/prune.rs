@@ -13,6 +13,7 @@ use crate::{
 
 const WALK: &str = include_str!("../sql/prune_walk.sql");
 const CHECK: &str = include_str!("../sql/prune_check.sql");
+const PRUNE_INBOX: &str = include_str!("../sql/inbox_prune.sql");
 const PRUNE_LEDGER: &str = include_str!("../sql/ledger_prune.sql");
 const PRUNE_DEDUPE: &str = include_str!("../sql/prune_dedupe.sql");
 const UNDIGESTED: &str = include_str!("../sql/undigested.sql");
@@ -51,7 +52,14 @@ pub(crate) fn prune(tx: &Connection, old: &Old, limit: u32) -> Result<Pruned, Er
     }
     pruned.dedupe_keys = run(tx, PRUNE_DEDUPE, params![clock::now(tx)?, limit])? as u64;
     pruned.entries = run(tx, PRUNE_LEDGER, params![clock::now(tx)?, limit])? as u64;
-    pruned.more = [old.numbers.len() as u64, pruned.dedupe_keys, pruned.entries].contains(&u64::from(limit));
+    pruned.inbox = run(tx, PRUNE_INBOX, params![old.cutoff, limit])? as u64;
+    let counts = [
+        old.numbers.len() as u64,
+        pruned.dedupe_keys,
+        pruned.entries,
+        pruned.inbox,
+    ];
+    pruned.more = counts.contains(&u64::from(limit));
     Ok(pruned)
 }
 

@@ -4,6 +4,7 @@
 use posthouse_core::{
     Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Pause, Relay, RelayView,
     Standing, State, Timestamp,
+    ledger::{EntryView, Fingerprint},
 };
 use rusqlite::{
     Connection, Row,
@@ -142,7 +143,7 @@ pub(crate) fn all<T>(db: &Connection, sql: &str, values: &[&dyn ToSql], read: fn
     db.prepare_cached(sql)?.query_map(values, read)?.collect()
 }
 
-/// `id, seq, token, <standing>, on_dead`.
+/// `id, seq, token, <standing>, on_dead, bound`.
 pub(crate) fn lease(row: &Row<'_>) -> Read<Lease> {
     Ok(Lease {
         id: id(row, 0)?,
@@ -150,6 +151,7 @@ pub(crate) fn lease(row: &Row<'_>) -> Read<Lease> {
         token: LeaseToken(Uuid::from_bytes(row.get(2)?)),
         standing: standing(row, 3, State::Leased)?,
         on_dead: word(row, 8).unwrap_or(OnDead::Pass),
+        bound: row.get(9)?,
     })
 }
 
@@ -254,6 +256,27 @@ pub(crate) fn audit_entry(row: &Row<'_>) -> Read<AuditEntry> {
         id: optional_id(row, 4)?,
         destination: optional_text(row, 5)?,
         detail: text(row, 6)?,
+    })
+}
+
+/// The columns of `ledger_view.sql`.
+pub(crate) fn entry_view(row: &Row<'_>) -> Read<EntryView> {
+    Ok(EntryView {
+        tenant: text(row, 0)?,
+        scope: text(row, 1)?,
+        key: text(row, 2)?,
+        status: word(row, 3)?,
+        lease_until: optional_time(row, 4)?,
+        message: optional_id(row, 5)?,
+        checkpoint: optional_text(row, 6)?,
+        http_status: row.get(7)?,
+        result_bytes: row.get::<_, Option<i64>>(8)?.map(i64::unsigned_abs),
+        result_digest: row.get::<_, Option<[u8; 32]>>(9)?.map(Digest),
+        error: optional_text(row, 10)?,
+        fingerprint: Fingerprint(Digest(row.get(11)?)),
+        created_at: time(row, 12)?,
+        updated_at: time(row, 13)?,
+        expires_at: optional_time(row, 14)?,
     })
 }
 

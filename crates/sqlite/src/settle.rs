@@ -43,6 +43,7 @@ fn are_alike(one: &Settlement, next: &Settlement) -> bool {
         && (one.next(), one.step.evidence) == (next.next(), next.step.evidence)
         && one.step.standing.max_attempts == next.step.standing.max_attempts
         && (&one.code, &one.error, &one.receipt) == (&next.code, &next.error, &next.receipt)
+        && one.lease.bound == next.lease.bound
         && one.follow_ups.is_empty()
         && next.follow_ups.is_empty()
 }
@@ -89,13 +90,14 @@ impl Settling<'_> {
         Ok(())
     }
 
-    /// The way of most messages, in two statements for all of them: done, without followers, order key or dedupe key.
+    /// The way of most messages, in two statements for all of them: done, without followers, order key, dedupe key or entry in the ledger.
     /// Answers which of them were so and are settled; nothing has happened to the others.
     fn plain(&mut self, alike: &[Settlement]) -> Result<Won, Error> {
         let ([first, ..], [.., last]) = (alike, alike) else {
             return Ok(Won::None);
         };
-        let (Next::Done, Some(outcome), true) = (first.next(), first.step.evidence, first.follow_ups.is_empty()) else {
+        let lone = first.follow_ups.is_empty() && !first.lease.bound;
+        let (Next::Done, Some(outcome), true) = (first.next(), first.step.evidence, lone) else {
             return Ok(Won::None);
         };
         let (from, to, token) = (first.lease.seq, last.lease.seq, first.lease.token.0.as_bytes());

@@ -8,7 +8,7 @@ use posthouse_core::{
     Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Look, Message, Pause,
     Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class,
     lease::check_lease,
-    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
+    ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold, SOON},
     text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -301,9 +301,7 @@ impl Store for Sqlite {
             let seen = ledger::look(&inner.reader.lock().unwrap_or_else(PoisonError::into_inner), &ask)?;
             match seen.map_or_else(|| inner.write(|tx| ledger::begin(tx, &ask)), Ok) {
                 // Somebody writes, whatever it is, and longer than anybody waits for.
-                Err(Error::Contention(_)) => Ok(Begun::Busy {
-                    retry_after: ledger::SOON,
-                }),
+                Err(Error::Contention(_)) => Ok(Begun::Busy { retry_after: SOON }),
                 answer => answer,
             }
         })
@@ -321,6 +319,16 @@ impl Store for Sqlite {
         let hold = hold.clone();
         self.write(move |tx| at_once(ledger::renew(&mut Here(tx), &hold, lease)))
             .await
+    }
+
+    async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
+        let (leases, inner) = (leases.to_vec(), self.inner.clone());
+        blocking(move || {
+            // A message that has its entry already needs no write lock.
+            let seen = ledger::look_clear(&inner.reader.lock().unwrap_or_else(PoisonError::into_inner), &leases)?;
+            seen.map_or_else(|| inner.write(|tx| ledger::clear(tx, &leases)), Ok)
+        })
+        .await
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {

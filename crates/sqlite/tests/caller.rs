@@ -94,6 +94,11 @@ impl Caller for SqliteCaller {
             .await
     }
 
+    async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        let hold = hold.clone();
+        self.order(move |tx, outbox| outbox.leave_in(tx, &hold, message)).await
+    }
+
     async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
         let (hold, checkpoint) = (hold.clone(), checkpoint.to_owned());
         self.order(move |tx, outbox| outbox.reach_in(tx, &hold, &checkpoint))

@@ -68,6 +68,9 @@ pub trait Caller: Send {
     /// Goes on with an entry in this transaction.
     async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error>;
 
+    /// Leaves an entry to a message in this transaction.
+    async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error>;
+
     /// Whether a consumer has this message for the first time, in this transaction.
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error>;
 

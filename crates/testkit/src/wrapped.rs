@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Capabilities, Claim, Conflict, Effect, Error, Fate, Lease, Look, Pause, Receipt, Relay, Renewal, Settlement, Store,
     Verdict, Wake,
-    ledger::{Begin, Begun, Conclusion, Fenced, Hold},
+    ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -55,6 +55,7 @@ pub enum Call {
     Begin(Begin),
     Conclude(Hold, Conclusion),
     RenewHold(Hold, Duration),
+    Clear(Vec<Lease>),
     Asleep(String, Duration),
     Wake(Duration),
 }
@@ -73,6 +74,7 @@ pub enum Reply {
     Pauses(Vec<Pause>),
     Begun(Begun),
     Fenced(Fenced),
+    Cleared(Vec<Clearance>),
     Done(()),
     Woken(Wake),
 }
@@ -94,6 +96,7 @@ impl Call {
             Self::Begin(_) => "begin",
             Self::Conclude(..) => "conclude",
             Self::RenewHold(..) => "renew_hold",
+            Self::Clear(_) => "clear",
             Self::Asleep(..) => "asleep",
             Self::Wake(..) => "wake",
         }
@@ -119,6 +122,7 @@ impl Call {
             Self::Begin(ask) => store.begin(ask).await.map(Reply::Begun),
             Self::Conclude(hold, conclusion) => store.conclude(hold, conclusion).await.map(Reply::Fenced),
             Self::RenewHold(hold, lease) => store.renew_hold(hold, *lease).await.map(Reply::Fenced),
+            Self::Clear(leases) => store.clear(leases).await.map(Reply::Cleared),
             Self::Asleep(worker, at_most) => store.asleep(worker, *at_most).await.map(Reply::Done),
             Self::Wake(at_most) => store.wake(*at_most).await.map(Reply::Woken),
         }
@@ -196,6 +200,10 @@ impl<H: Hook> Store for Wrapped<H> {
 
     async fn renew_hold(&self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
         answer!(self, Call::RenewHold(hold.clone(), lease), Fenced)
+    }
+
+    async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
+        answer!(self, Call::Clear(leases.to_vec()), Cleared)
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -29,7 +29,7 @@ fn is_retry(outcome: &Outcome) -> bool {
 
 fn receipt(outcome: Outcome) -> String {
     match outcome {
-        Outcome::Delivered { receipt } => receipt.unwrap_or_default(),
+        Outcome::Delivered { receipt, .. } => receipt.unwrap_or_default(),
         other => panic!("{other:?}"),
     }
 }
@@ -61,6 +61,25 @@ async fn a_good_answer_is_delivered_with_its_body_as_the_receipt() {
         };
         assert_eq!(receipt(after(Then::Answer(bytes)).await), body, "{status}");
     }
+}
+
+#[tokio::test]
+async fn a_good_answer_is_told_as_a_whole() {
+    let outcome = after_answer(201, &["Content-Type: application/json"], " {\"order\": 42}\n").await;
+    let Outcome::Delivered { answer, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    let answer = answer.unwrap();
+    assert_eq!(
+        (answer.status, answer.body.as_slice()),
+        (Some(201), &b" {\"order\": 42}\n"[..])
+    );
+    let headers: Vec<_> = answer
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
+    assert_eq!(headers, [("content-type", "application/json")]);
 }
 
 #[tokio::test]

@@ -6,14 +6,60 @@ use serde::{
 };
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-use crate::Digest;
+use crate::{Digest, Invalid};
 
 /// SHA-256 of what was asked for. Every field stands behind its length, so that none run together; where names lead to values, their order does
 /// not matter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fingerprint(pub Digest);
+
+/// Sixty-four digits.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = Invalid;
+
+    fn from_str(digits: &str) -> Result<Self, Invalid> {
+        let mut bytes = [0; 32];
+        let value = |digit: u8| {
+            char::from(digit)
+                .to_digit(16)
+                .and_then(|value| u8::try_from(value).ok())
+        };
+        let pairs = digits
+            .as_bytes()
+            .chunks_exact(2)
+            .map(|pair| Some((value(pair[0])?, value(pair[1])?)));
+        let pairs: Option<Vec<_>> = pairs.collect();
+        let Some(pairs) = pairs.filter(|pairs| pairs.len() == bytes.len() && digits.len() == 64) else {
+            return Err(Invalid::new("fingerprint", "must have 64 hexadecimal digits"));
+        };
+        for (byte, (high, low)) in bytes.iter_mut().zip(pairs) {
+            *byte = high << 4 | low;
+        }
+        Ok(Self(Digest(bytes)))
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
 
 impl Fingerprint {
     /// Of bytes, as they are.
@@ -119,6 +165,22 @@ mod tests {
 
     fn of(text: &str) -> Fingerprint {
         Fingerprint::of_json(text.as_bytes())
+    }
+
+    #[test]
+    fn it_is_written_as_digits_and_read_again() {
+        let print = Fingerprint::of_bytes(b"a");
+        assert_eq!(print.to_string().parse(), Ok(print));
+        for wrong in [
+            "",
+            "ab",
+            &"0".repeat(63),
+            &"0".repeat(66),
+            &"g".repeat(64),
+            &"\u{e9}".repeat(32),
+        ] {
+            assert!(wrong.parse::<Fingerprint>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

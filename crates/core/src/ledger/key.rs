@@ -32,7 +32,7 @@ impl EntryKey {
         self
     }
 
-    /// A key for a call that is made for this one: the same each time, and no other's. It gives nothing away.
+    /// A key for a call that is made for this one: the same each time, and no other's. It does not show the key, but whoever guesses that can tell.
     pub fn child(&self, name: &str) -> String {
         let fields = [&self.tenant, &self.scope, &self.key, name];
         Digest::of_fields(&fields.map(str::as_bytes)).to_string()

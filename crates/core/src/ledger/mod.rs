@@ -18,16 +18,18 @@ mod answer;
 mod fingerprint;
 mod key;
 mod relay;
+mod view;
 
 pub use answer::{Answer, Keep, Kept};
 pub use fingerprint::Fingerprint;
 pub use key::EntryKey;
-pub use relay::{Binding, Clearance, End};
+pub use relay::{Binding, CONFLICT, Clearance, End};
+pub use view::{EntryFilter, EntryPage, EntryView, Waits};
 
 use std::time::Duration;
 
 use crate::{
-    Invalid, LeaseToken, Limits, MessageId, Timestamp,
+    Code, Invalid, LeaseToken, Limits, MessageId, Timestamp,
     lease::check_lease,
     message::{check_name, word_enum},
 };
@@ -36,6 +38,8 @@ use crate::{
 pub const LEASE: Duration = Duration::from_secs(30);
 /// How long an end is kept, unless he says so.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3600);
+/// How long to wait for whoever is just writing an entry.
+pub const SOON: Duration = Duration::from_millis(50);
 /// How long to wait for an entry that a message holds: nobody knows how long that takes.
 pub const MESSAGE_RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -79,9 +83,9 @@ pub struct Hold {
 
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum Begun<H = Hold> {
     /// Go on: nobody else does.
-    Acquired(Hold),
+    Acquired(H),
     /// It was done before. This was the answer.
     Replay(Kept),
     /// Somebody is at it.
@@ -93,6 +97,29 @@ pub enum Begun {
     Failed(Kept),
     /// The key was used for something else. Nothing was changed.
     Mismatch,
+}
+
+impl<H> Begun<H> {
+    /// The same, with what is made of the hold.
+    pub fn map<G>(self, make: impl FnOnce(H) -> G) -> Begun<G> {
+        match self {
+            Self::Acquired(hold) => Begun::Acquired(make(hold)),
+            Self::Replay(kept) => Begun::Replay(kept),
+            Self::Busy { retry_after } => Begun::Busy { retry_after },
+            Self::Failed(kept) => Begun::Failed(kept),
+            Self::Mismatch => Begun::Mismatch,
+        }
+    }
+
+    /// The code of what keeps it from being done, or done again; none if nothing does, or it was done.
+    pub const fn code(&self) -> Option<Code> {
+        match self {
+            Self::Acquired(_) | Self::Replay(_) => None,
+            Self::Busy { .. } => Some(Code::IdempotentBusy),
+            Self::Failed(_) => Some(Code::IdempotentLastFailed),
+            Self::Mismatch => Some(Code::Conflict),
+        }
+    }
 }
 
 /// What became of a verb of a holder's. In a transaction of his own only [`Done`](Self::Done) is to be committed.

@@ -1,12 +1,16 @@
 //! The entry of a message: what a relay asks before it sends, and what becomes of the entry when the message ends.
 
-use std::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr, time::Duration};
 
-use super::{Answer, Entry, Fingerprint, Held, Keep, Kept, RETENTION, Status};
-use crate::{DeadReason, MessageId, Timestamp};
+use super::{Answer, Entry, EntryKey, Fingerprint, Held, Keep, Kept, MESSAGE_RETRY_AFTER, RETENTION, Ruling, Status};
+use crate::{DeadReason, Invalid, MessageId, Timestamp};
+
+/// The longest that a message waits for another one that has its entry, before it looks again.
+const LONGEST_LOOK: Duration = Duration::from_secs(60);
 
 /// Under which entry a message is sent; its tenant is the message's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Binding {
     /// The entry's scope.
     pub scope: String,
@@ -14,6 +18,34 @@ pub struct Binding {
     pub key: String,
     /// What is to be done.
     pub fingerprint: Fingerprint,
+}
+
+impl Binding {
+    /// Whose entry it is, for a message of this tenant.
+    pub fn entry(&self, tenant: &str) -> EntryKey {
+        EntryKey::new(&self.scope, &self.key).tenant(tenant)
+    }
+
+    /// Refuses what no store can keep.
+    pub fn check(&self) -> Result<(), Invalid> {
+        self.entry("").check()
+    }
+}
+
+/// As it is kept with the headers of its message: JSON.
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let json = serde_json::json!(self);
+        write!(f, "{json}")
+    }
+}
+
+impl FromStr for Binding {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        serde_json::from_str(text).map_err(|e| Invalid::new("ledger", e.to_string()))
+    }
 }
 
 /// Whether a message may be sent.
@@ -45,25 +77,82 @@ pub enum End {
     },
 }
 
+impl End {
+    /// Nobody will send it: it was given up, or is past its deliver-by.
+    pub const fn unsent(reason: DeadReason) -> Self {
+        Self::Dead {
+            reason,
+            code: None,
+            error: None,
+        }
+    }
+
+    /// Where its entry stands then, and what is kept of it.
+    pub fn kept(&self) -> (Status, Kept) {
+        match self {
+            Self::Delivered(answer) => (Status::Succeeded, answer.clone().kept(Keep::default()).clean()),
+            Self::Dead { reason, code, error } => (Status::Failed, failure(*reason, code.as_deref(), error.as_deref())),
+        }
+    }
+}
+
 /// The code of a message whose key was used for something else.
 pub const CONFLICT: &str = "IDEMPOTENCY_CONFLICT";
 
 impl Entry {
-    /// A message is about to be sent.
-    pub fn clearance(found: Option<&Self>, fingerprint: Fingerprint, message: MessageId, now: Timestamp) -> Clearance {
-        let Some(entry) = found.filter(|entry| !entry.is_expired(now)) else {
-            return Clearance::Send;
+    /// A message is about to be sent: it may be, if the entry is its own, or becomes so.
+    pub fn clear(
+        found: Option<Self>,
+        fingerprint: Fingerprint,
+        message: MessageId,
+        now: Timestamp,
+    ) -> Ruling<Clearance> {
+        let Some(entry) = found.filter(|entry| !entry.is_expired(now) && !entry.is_blank(now)) else {
+            return (Some(Self::of_message(fingerprint, message, now)), Clearance::Send);
         };
-        match (entry.status, entry.held(now)) {
-            _ if entry.is_blank(now) => Clearance::Send,
-            _ if entry.fingerprint != fingerprint => Clearance::Conflict,
-            (Status::Succeeded, _) => Clearance::Done(entry.kept.clone().unwrap_or_default()),
-            (Status::InFlight, Held::For(long)) => Clearance::Wait(long),
-            (Status::InFlight, Held::ByMessage) if entry.message != Some(message) => {
-                Clearance::Wait(super::MESSAGE_RETRY_AFTER)
-            }
-            _ => Clearance::Send,
+        if entry.fingerprint != fingerprint {
+            return (None, Clearance::Conflict);
         }
+        match (entry.status, entry.held(now)) {
+            (Status::Succeeded, _) => (None, Clearance::Done(entry.kept.unwrap_or_default())),
+            (Status::InFlight, Held::For(long)) => (None, Clearance::Wait(long)),
+            (Status::InFlight, Held::ByMessage) if entry.message == Some(message) => (None, Clearance::Send),
+            (Status::InFlight, Held::ByMessage) => {
+                // Nobody knows how long that takes: the longer it has, the longer it may.
+                let age = now.since(entry.updated_at);
+                (None, Clearance::Wait(age.clamp(MESSAGE_RETRY_AFTER, LONGEST_LOOK)))
+            }
+            // It was this one that failed it: whoever asks has lost his lease, or it would be open again.
+            (Status::Failed, _) if entry.message == Some(message) => (None, Clearance::Wait(Duration::ZERO)),
+            (Status::Failed, _) | (Status::InFlight, Held::Abandoned | Held::Free) => {
+                (Some(entry.taken_by(message, now)), Clearance::Send)
+            }
+        }
+    }
+
+    /// A message has it, and nobody had it before.
+    fn of_message(fingerprint: Fingerprint, message: MessageId, now: Timestamp) -> Self {
+        Self {
+            fingerprint,
+            status: Status::InFlight,
+            token: None,
+            lease_until: None,
+            message: Some(message),
+            checkpoint: None,
+            kept: None,
+            retention: RETENTION,
+            created_at: now,
+            updated_at: now,
+            expires_at: None,
+        }
+    }
+
+    /// A message has it from now on, for as long as it takes.
+    fn taken_by(mut self, message: MessageId, now: Timestamp) -> Self {
+        (self.status, self.kept) = (Status::InFlight, None);
+        (self.token, self.lease_until, self.expires_at) = (None, None, None);
+        (self.message, self.updated_at) = (Some(message), now);
+        self
     }
 
     /// A message has ended. What succeeded is never taken back, and the entry of something else is not touched; a success counts also after a
@@ -76,26 +165,11 @@ impl Entry {
         now: Timestamp,
     ) -> Option<Self> {
         let found = found.filter(|entry| !entry.is_expired(now));
-        let (status, kept) = match end {
-            End::Delivered(answer) => (Status::Succeeded, answer.clone().kept(Keep::default())),
-            End::Dead { reason, code, error } => (Status::Failed, failure(*reason, code.as_deref(), error.as_deref())),
-        };
-        let blank = || Self {
-            fingerprint,
-            status: Status::InFlight,
-            token: None,
-            lease_until: None,
-            message: Some(message),
-            checkpoint: None,
-            kept: None,
-            retention: RETENTION,
-            created_at: now,
-            updated_at: now,
-            expires_at: None,
-        };
+        let (status, kept) = end.kept();
+        let blank = || Self::of_message(fingerprint, message, now);
         let entry = match found {
             None => blank(),
-            // As if nothing had been there: see `clearance`.
+            // As if nothing had been there: see `clear`.
             Some(entry) if entry.is_blank(now) => blank(),
             Some(entry) if entry.status == Status::Succeeded => return None,
             Some(entry) if entry.fingerprint != fingerprint => return None,
@@ -113,12 +187,8 @@ impl Entry {
 
     /// A message that ended this entry by its failure is tried again: it holds the entry again.
     pub fn reopened(found: Option<Self>, message: MessageId, now: Timestamp) -> Option<Self> {
-        let mut entry = found.filter(|entry| entry.status == Status::Failed && entry.message == Some(message))?;
-        entry.status = Status::InFlight;
-        entry.kept = None;
-        entry.updated_at = now;
-        entry.expires_at = None;
-        Some(entry)
+        let entry = found.filter(|entry| entry.status == Status::Failed && entry.message == Some(message))?;
+        Some(entry.taken_by(message, now))
     }
 }
 
@@ -189,15 +259,41 @@ mod tests {
     }
 
     fn clear(found: &Entry, of: &str, message: MessageId) -> Clearance {
-        Entry::clearance(Some(found), print(of), message, NOW)
+        Entry::clear(Some(found.clone()), print(of), message, NOW).1
     }
 
     #[test]
     fn a_message_is_sent_under_its_own_entry_and_under_none() {
-        assert_eq!(Entry::clearance(None, print("a"), A, NOW), Clearance::Send);
-        assert_eq!(clear(&left(), "a", A), Clearance::Send);
+        assert_eq!(Entry::clear(Some(left()), print("a"), A, NOW), (None, Clearance::Send));
+        let failed = Entry::conclude(Some(held()), token(), Conclusion::Failed(Kept::default()), NOW).0;
+        let long_gone = Timestamp::from_micros(NOW.as_micros() + 1_000_000_000_000);
+        for (found, at) in [(None, NOW), (failed, NOW), (Some(held()), long_gone)] {
+            let (entry, clearance) = Entry::clear(found, print("a"), A, at);
+            assert_eq!(clearance, Clearance::Send);
+            let entry = entry.unwrap();
+            assert_eq!(
+                (entry.status, entry.message, entry.token),
+                (Status::InFlight, Some(A), None)
+            );
+            assert_eq!((entry.lease_until, entry.expires_at, entry.kept), (None, None, None));
+        }
+    }
+
+    #[test]
+    fn what_a_message_failed_is_not_sent_until_it_is_open_again() {
         let failed = after(Some(left()), &dead(DeadReason::Exhausted, "timeout")).unwrap();
-        assert_eq!(clear(&failed, "a", A), Clearance::Send);
+        assert_eq!(clear(&failed, "a", A), Clearance::Wait(Duration::ZERO));
+        let open = Entry::reopened(Some(failed), A, NOW).unwrap();
+        assert_eq!(clear(&open, "a", A), Clearance::Send);
+    }
+
+    #[test]
+    fn another_message_is_waited_for_the_longer_the_longer_it_takes() {
+        for (seconds, wait) in [(0, 1), (1, 1), (20, 20), (3600, 60)] {
+            let later = NOW.plus(Duration::from_secs(seconds));
+            let (entry, clearance) = Entry::clear(Some(left()), print("a"), B, later);
+            assert_eq!((entry, clearance), (None, Clearance::Wait(Duration::from_secs(wait))));
+        }
     }
 
     #[test]

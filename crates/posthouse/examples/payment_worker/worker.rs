@@ -99,7 +99,7 @@ impl Worker {
             .await?;
         let (answer, receipt): (String, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
         let outcome = match answer.as_str() {
-            "booked" | "booked before" => Outcome::Delivered { receipt },
+            "booked" | "booked before" => Outcome::Delivered { receipt, answer: None },
             "busy" => Outcome::Retry {
                 after: None,
                 code: "RAIL_BUSY".to_owned(),

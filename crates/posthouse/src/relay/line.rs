@@ -1,6 +1,10 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
-use posthouse_core::{Delivery, Effect, Outcome, Receipt, Settlement, class, topic::shown};
+use posthouse_core::{
+    Delivery, Effect, Error, Outcome, Receipt, Settlement, class,
+    ledger::{Clearance, Kept},
+    topic::shown,
+};
 use std::{
     any::Any,
     collections::VecDeque,
@@ -67,6 +71,12 @@ pub(super) enum Unsent {
     Lapsed,
     /// The same was delivered before, and this is what was returned.
     Delivered(Receipt),
+    /// It was done before, under its key of the ledger.
+    Done(Box<Kept>),
+    /// Its key of the ledger was used for something else.
+    Conflict,
+    /// Somebody else is at it, under the same key of the ledger: it goes back for so long, uncounted.
+    Wait(Duration),
     /// It is not ours any more.
     Lost,
 }
@@ -152,6 +162,12 @@ impl Line {
             Unsent::Released | Unsent::Lost | Unsent::Overdue => Settlement::released(lease, Duration::ZERO),
             Unsent::Lapsed => Settlement::lapsed(lease),
             Unsent::Delivered(earlier) => Settlement::duplicate(lease, earlier.text.as_deref()),
+            Unsent::Done(kept) => {
+                let said = kept.body.as_deref().map(String::from_utf8_lossy);
+                Settlement::duplicate(lease, said.as_deref())
+            }
+            Unsent::Conflict => Settlement::conflict(lease),
+            Unsent::Wait(after) => Settlement::released(lease, after),
         };
         let settler = self.engine.settler.clone();
         settler.hand_in(
@@ -342,6 +358,7 @@ fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
 async fn turn(engine: &Engine, door: &Door, work: &Work) -> Result<Option<Effect>, Unsent> {
     may_begin(engine, door, work).await?;
     let effect = new_effect(engine, &door.route, work).await?;
+    clear(engine, work).await?;
     cover(engine, &door.route, work).await?;
     point("relay::before_last_look").await;
     // It may have taken its time, and nothing begins after the stop.
@@ -362,19 +379,46 @@ async fn new_effect(engine: &Engine, route: &Route, work: &Work) -> Result<Optio
     }
     let effect = Effect::of(&work.delivery, &route.target.name);
     let effects = [effect];
-    let earlier = tokio::select! {
+    match asked(engine, work, engine.store.earlier_receipts(&effects)).await? {
+        Some(receipt) => Err(Unsent::Delivered(receipt)),
+        None => Ok(Some(effect)),
+    }
+}
+
+/// Whether its entry in the ledger lets it be sent, if it has one. It has it from then on, and without an answer nothing is sent.
+async fn clear(engine: &Engine, work: &Work) -> Result<(), Unsent> {
+    let lease = work.grip.lease();
+    if !lease.bound {
+        return Ok(());
+    }
+    let leases = std::slice::from_ref(lease);
+    let clearance = asked(engine, work, engine.store.clear(leases)).await?;
+    measures::cleared(&clearance);
+    match clearance {
+        Clearance::Send => Ok(()),
+        Clearance::Done(kept) => Err(Unsent::Done(Box::new(kept))),
+        Clearance::Conflict => Err(Unsent::Conflict),
+        Clearance::Wait(after) => Err(Unsent::Wait(after)),
+    }
+}
+
+/// The store's one answer to a question on whose answer the send depends.
+async fn asked<T>(
+    engine: &Engine,
+    work: &Work,
+    question: impl Future<Output = Result<Vec<T>, Error>>,
+) -> Result<T, Unsent> {
+    let answers = tokio::select! {
         biased;
         () = engine.stopping.cancelled() => return Err(Unsent::Released),
         () = work.grip.lost() => return Err(Unsent::Lost),
-        earlier = engine.store.earlier_receipts(&effects) => earlier,
+        answers = question => answers,
     };
-    match earlier {
-        Ok(mut answers) => answers
-            .pop()
-            .flatten()
-            .map_or(Ok(Some(effect)), |receipt| Err(Unsent::Delivered(receipt))),
+    match answers.map(|mut answers| answers.pop()) {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => Err(Unsent::Released),
         Err(error) => {
-            tracing::warn!(class = class::of_error(&error), %error, id = %work.grip.lease().id, "the store does not say whether it was delivered before");
+            tracing::warn!(class = class::of_error(&error), %error, id = %work.grip.lease().id, "the store does not say whether it was done before");
             Err(Unsent::Released)
         }
     }

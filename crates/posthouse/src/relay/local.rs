@@ -72,7 +72,7 @@ impl IntoOutcome for Outcome {
 
 impl IntoOutcome for () {
     fn into_outcome(self) -> Outcome {
-        Outcome::Delivered { receipt: None }
+        Outcome::delivered()
     }
 }
 

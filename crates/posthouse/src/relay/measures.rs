@@ -6,7 +6,10 @@
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
-use posthouse_core::{AttemptOutcome, Breaker, Delivery, Error, MessageId, class};
+use posthouse_core::{
+    AttemptOutcome, Breaker, Delivery, Error, MessageId, class,
+    ledger::{Begun, Clearance},
+};
 use std::{
     sync::OnceLock,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -65,6 +68,32 @@ impl Measure {
     }
 }
 
+const HITS: &str = "posthouse_ledger_hits_total";
+const CONFLICTS: &str = "posthouse_ledger_conflicts_total";
+const BUSY: &str = "posthouse_ledger_busy_total";
+const TAKEOVERS: &str = "posthouse_ledger_takeovers_total";
+
+/// What the ledger answered to whoever begins.
+pub(crate) fn begun(begun: &Begun) {
+    match begun {
+        Begun::Replay(_) | Begun::Failed(_) => counter!(HITS).increment(1),
+        Begun::Busy { .. } => counter!(BUSY).increment(1),
+        Begun::Mismatch => counter!(CONFLICTS).increment(1),
+        Begun::Acquired(hold) if hold.taken_over => counter!(TAKEOVERS).increment(1),
+        Begun::Acquired(_) => {}
+    }
+}
+
+/// What the ledger answered before a send.
+pub(super) fn cleared(clearance: &Clearance) {
+    match clearance {
+        Clearance::Send => {}
+        Clearance::Done(_) => counter!(HITS).increment(1),
+        Clearance::Conflict => counter!(CONFLICTS).increment(1),
+        Clearance::Wait(_) => counter!(BUSY).increment(1),
+    }
+}
+
 /// Everything that a relay measures.
 pub const MEASURES: &[Measure] = &[
     Measure::new(
@@ -115,6 +144,30 @@ pub const MEASURES: &[Measure] = &[
         "counter",
         &[],
         "Leases that this relay lost while it worked",
+    ),
+    Measure::new(
+        HITS,
+        "counter",
+        &[],
+        "Times that the ledger had the answer: it was done before, or had failed for good",
+    ),
+    Measure::new(
+        CONFLICTS,
+        "counter",
+        &[],
+        "Times that a key of the ledger was used for something else",
+    ),
+    Measure::new(
+        BUSY,
+        "counter",
+        &[],
+        "Times that somebody else was at it, under the same key of the ledger",
+    ),
+    Measure::new(
+        TAKEOVERS,
+        "counter",
+        &[],
+        "Times that a holder in the ledger was not heard of again, and another went on",
     ),
     Measure::new("posthouse_in_flight", "gauge", &[], "Messages that are held now"),
     Measure::new(

@@ -346,16 +346,5 @@ fn fields(m: &MessageView, out: &Output) -> String {
         ("note", m.note.clone()),
         ("number", Some(m.seq.to_string())),
     ];
-    lines.into_iter().fold(String::new(), |mut text, (name, value)| {
-        if let Some(value) = value {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{}  {}",
-                out.paint(Paint::Dim, &format!("{name:12}")),
-                visible(&value)
-            );
-        }
-        text
-    })
+    out.fields(lines)
 }

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod destinations;
 pub mod doctor;
 pub mod enqueue;
+pub mod ledger;
 pub mod messages;
 pub mod migrate;
 pub mod stats;

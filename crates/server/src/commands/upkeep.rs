@@ -41,6 +41,7 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
         tally.sum.messages += round.messages;
         tally.sum.dedupe_keys += round.dedupe_keys;
         tally.sum.entries += round.entries;
+        tally.sum.inbox += round.inbox;
         if !round.more {
             return tally.end(true);
         }
@@ -49,11 +50,15 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
 
 fn pruned(sum: &Pruned, out: &Output) -> Result<(), Failure> {
     if out.json {
-        return out
-            .document(&json!({ "messages": sum.messages, "dedupe_keys": sum.dedupe_keys, "entries": sum.entries }));
+        return out.document(&json!({
+            "messages": sum.messages,
+            "dedupe_keys": sum.dedupe_keys,
+            "entries": sum.entries,
+            "inbox": sum.inbox,
+        }));
     }
     out.data(&format!(
-        "removed {} messages, {} dedupe keys and {} entries of the ledger",
-        sum.messages, sum.dedupe_keys, sum.entries
+        "removed {} messages, {} dedupe keys, {} entries of the ledger and {} of the inbox",
+        sum.messages, sum.dedupe_keys, sum.entries, sum.inbox
     ))
 }

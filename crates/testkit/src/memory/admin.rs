@@ -1,8 +1,10 @@
 //! The operator's hand.
 
 use posthouse_core::{
-    Attempt, AuditEntry, AuditFilter, Error, Event, Filter, Invalid, MessageId, MessageView, Order, Page, Pruned,
-    State, text::excerpt,
+    Attempt, AuditEntry, AuditFilter, DeadReason, Error, Event, Filter, Invalid, MessageId, MessageView, Order, Page,
+    Pruned, State,
+    ledger::{Answer, End},
+    text::excerpt,
 };
 use std::time::Duration;
 
@@ -65,6 +67,8 @@ impl Tables {
             if !in_place {
                 entry.pos = tail;
             }
+            let seq = entry.seq;
+            self.reopen_entry(seq);
         }
         Ok(moved.map(|_| ()))
     }
@@ -82,6 +86,7 @@ impl Tables {
         if let Some(entry) = self.messages.get_mut(&seq) {
             entry.freed = true;
         }
+        self.end_entry(seq, &End::unsent(DeadReason::Cancelled));
         Ok(())
     }
 
@@ -90,6 +95,7 @@ impl Tables {
         if let Some(entry) = self.messages.get_mut(&seq) {
             entry.resolved = true;
         }
+        self.end_entry(seq, &End::Delivered(Answer::bytes(excerpt(receipt, TEXT_CHARS))));
         Ok(())
     }
 
@@ -103,6 +109,9 @@ impl Tables {
                 state,
                 verb: "discard",
             });
+        }
+        if state == State::Quarantined {
+            self.end_entry(seq, &End::unsent(DeadReason::Cancelled));
         }
         self.remove(seq);
         if let Some(key) = key.filter(|key| self.dedupe.get(key).is_some_and(|taken| taken.id == id)) {
@@ -155,12 +164,13 @@ impl Tables {
         let free: Vec<_> = ended.map(|(key, _)| key.clone()).take(limit).collect();
         old.iter().for_each(|seq| self.remove(*seq));
         self.dedupe.retain(|key, _| !free.contains(key));
-        let entries = self.prune_entries(limit);
+        let (entries, inbox) = (self.prune_entries(limit), self.prune_inbox(older_than, limit));
         Pruned {
             messages: old.len() as u64,
             dedupe_keys: free.len() as u64,
             entries: entries as u64,
-            more: [old.len(), free.len(), entries].contains(&limit),
+            inbox: inbox as u64,
+            more: [old.len(), free.len(), entries, inbox].contains(&limit),
         }
     }
 

@@ -1,7 +1,8 @@
 //! Claim: who may have what, and in which order.
 
 use posthouse_core::{
-    Claim, Claimed, Delivery, Event, LeaseToken, RetryPolicy, State, Step,
+    Claim, Claimed, DeadReason, Delivery, Event, LeaseToken, RetryPolicy, State, Step,
+    ledger::End,
     machine::{Ctx, step},
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +26,7 @@ impl Tables {
         let found = self.look(claim);
         for seq in found.lapsed {
             self.meet(seq, Event::Lapsed);
+            self.end_entry(seq, &End::unsent(DeadReason::Lapsed));
         }
         let token = self.token();
         let free: usize = found.free.values().map(VecDeque::len).sum();

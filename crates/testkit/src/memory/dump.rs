@@ -48,6 +48,7 @@ fn message(entry: &Entry) -> String {
     let names = (&m.namespace, &m.tenant, &m.topic, &m.order_key, &m.dedupe_key);
     let rest = (
         &m.headers,
+        &m.ledger,
         m.kind,
         m.parent,
         &m.destination,

@@ -215,7 +215,8 @@ impl Tables {
         }
         open.entries.into_iter().for_each(|entry| self.insert(entry));
         self.ledger.extend(open.ledger);
-        self.inbox.extend(open.inbox);
+        let now = self.now;
+        self.inbox.extend(open.inbox.into_iter().map(|had| (had, now)));
         self.notes.extend(open.notes);
     }
 }

@@ -103,6 +103,11 @@ impl Caller for MemoryTx {
             .await
     }
 
+    async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        self.change_entry(hold, |found, token, now| Entry::leave_to(found, token, message, now))
+            .await
+    }
+
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
         check_consumer(consumer)?;
         MemoryTx::once(self, consumer, id).await

@@ -1,8 +1,8 @@
 //! The ledger and the inbox. What becomes of an entry is decided by the core.
 
 use posthouse_core::{
-    Error, LeaseToken, MessageId, Timestamp,
-    ledger::{Begin, Begun, Entry, EntryKey, Fenced, Hold, Ruling},
+    Error, Lease, LeaseToken, MessageId, Timestamp,
+    ledger::{Begin, Begun, Clearance, End, Entry, EntryKey, Fenced, Fingerprint, Hold, Ruling, SOON},
 };
 use std::time::Duration;
 
@@ -10,9 +10,6 @@ use super::{
     MemoryTx,
     tables::{Busy, Key, Tables, TxId},
 };
-
-/// How soon to ask again for what another transaction has in hand.
-const SOON: Duration = Duration::from_millis(50);
 
 impl Tables {
     /// Waits for nobody: who has it in hand is at it.
@@ -46,12 +43,56 @@ impl Tables {
         Ok(verdict)
     }
 
+    /// Whether a message may be sent, as far as the ledger knows.
+    pub(super) fn clear(&mut self, lease: &Lease) -> Result<Clearance, Busy> {
+        let Some((key, print)) = self.entry(lease.id).and_then(|message| message.bound()) else {
+            return Ok(Clearance::Send);
+        };
+        self.free(None, &Key::Entry(key.clone()))?;
+        let (entry, clearance) = Entry::clear(self.ledger.get(&key).cloned(), print, lease.id, self.now);
+        let held = self.entry(lease.id).and_then(|message| message.held.as_ref());
+        // Who has lost his lease takes nothing: nobody would ever end it.
+        if entry.is_some() && held.is_none_or(|held| held.token != lease.token) {
+            return Ok(Clearance::Wait(Duration::ZERO));
+        }
+        self.ledger.extend(entry.map(|entry| (key, entry)));
+        Ok(clearance)
+    }
+
+    /// A message has ended, and its entry with it.
+    pub(super) fn end_entry(&mut self, seq: i64, end: &End) {
+        self.tell_entry(seq, |found, print, id, now| {
+            Entry::message_ended(found, print, id, end, now)
+        });
+    }
+
+    /// A message is tried again, and has the entry again that it had failed.
+    pub(super) fn reopen_entry(&mut self, seq: i64) {
+        self.tell_entry(seq, |found, _, id, now| Entry::reopened(found, id, now));
+    }
+
+    fn tell_entry(
+        &mut self,
+        seq: i64,
+        rule: impl FnOnce(Option<Entry>, Fingerprint, MessageId, Timestamp) -> Option<Entry>,
+    ) {
+        let Some((id, (key, print))) = self
+            .messages
+            .get(&seq)
+            .and_then(|message| Some((message.id, message.bound()?)))
+        else {
+            return;
+        };
+        let entry = rule(self.ledger.get(&key).cloned(), print, id, self.now);
+        self.ledger.extend(entry.map(|entry| (key, entry)));
+    }
+
     /// Whether a consumer has this for the first time. Waits for another transaction in which it does.
     fn once(&mut self, tx: TxId, consumer: &str, id: MessageId) -> Result<bool, Busy> {
         let had = (consumer.to_owned(), id);
         let key = Key::Had(had.0.clone(), id);
         self.free(Some(tx), &key)?;
-        let before = self.inbox.contains(&had);
+        let before = self.inbox.contains_key(&had);
         let open = self.open.entry(tx).or_default();
         open.keys.insert(key);
         Ok(!before && open.inbox.insert(had))
@@ -70,6 +111,24 @@ impl Tables {
             .take(limit)
             .collect();
         old.iter().for_each(|key| drop(self.ledger.remove(key)));
+        old.len()
+    }
+}
+
+impl Tables {
+    /// Removes what consumers had so long ago, of messages that nobody can deliver again; at most so many.
+    pub(super) fn prune_inbox(&mut self, older_than: Duration, limit: usize) -> usize {
+        let over = |(had, at): &(&(String, MessageId), &Timestamp)| {
+            at.plus(older_than) <= self.now && !self.ids.contains_key(&had.1)
+        };
+        let old: Vec<_> = self
+            .inbox
+            .iter()
+            .filter(over)
+            .map(|(had, _)| had.clone())
+            .take(limit)
+            .collect();
+        self.inbox.retain(|had, _| !old.contains(had));
         old.len()
     }
 }

@@ -9,12 +9,13 @@ use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Error, Facts,
     Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView, Renewal,
     Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
-    admin::{check_deliver_in, check_prune_limit},
+    admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
     lease::check_lease,
-    ledger::{Begin, Begun, Conclusion, Entry, Fenced, Hold},
+    ledger::{Begin, Begun, Clearance, Conclusion, Entry, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
 };
 use std::{
+    ops::Bound,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -330,6 +331,14 @@ impl Store for Memory {
             .await
     }
 
+    async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in leases {
+            answers.push(self.wait_for(None, |tables| tables.clear(lease)).await?);
+        }
+        Ok(answers)
+    }
+
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
         self.bell.marked.store(true, Ordering::Relaxed);
         Ok(())
@@ -396,6 +405,21 @@ impl Admin for Memory {
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         check_prune_limit(limit)?;
         Ok(self.with(|tables| tables.prune(older_than, limit)))
+    }
+
+    async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
+        Ok(self.with(|tables| Some(EntryView::of(key, tables.ledger.get(key)?))))
+    }
+
+    async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
+        self.with(|tables| {
+            let from = (Bound::Excluded(filter.start()), Bound::Unbounded);
+            let looked = tables
+                .ledger
+                .range(from)
+                .map(|(key, entry)| Ok(EntryView::of(key, entry)));
+            EntryPage::of(looked, filter, LOOKED_AT_MOST)
+        })
     }
 
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {

@@ -24,8 +24,13 @@ impl Tables {
             return Ok(Verdict::LeaseLost);
         };
         let rest = self.rest_of_run(settlement, batch);
-        let mut needed = [seq].into_iter().chain(rest.iter().copied()).map(Key::Lease);
-        match needed.try_for_each(|key| self.free(tx, &key)) {
+        let bound = self.messages.get(&seq).and_then(|entry| entry.bound());
+        let entry = bound
+            .filter(|_| settlement.end().is_some())
+            .map(|(key, _)| Key::Entry(key));
+        let leases = [seq].into_iter().chain(rest.iter().copied()).map(Key::Lease);
+        let needed: Vec<_> = leases.chain(entry).collect();
+        match needed.iter().try_for_each(|key| self.free(tx, key)) {
             // What a handler's transaction has in hand has not run out, nor has what stands before it in its run.
             Err(_) if settlement.is_expiry() => return Ok(Verdict::LeaseLost),
             free => free?,
@@ -48,8 +53,7 @@ impl Tables {
         };
         match tx.and_then(|tx| self.open.get_mut(&tx)) {
             Some(open) => {
-                open.keys.extend(plan.keys().chain([Key::Lease(seq)]));
-                open.keys.extend(rest.into_iter().map(Key::Lease));
+                open.keys.extend(plan.keys().chain(needed));
                 open.entries.extend(plan.entries);
                 open.settlements.push(settlement.clone());
             }
@@ -136,6 +140,9 @@ impl Tables {
             entry.message.on_dead = settlement.lease.on_dead;
         }
         self.apply(seq, settlement.step);
+        if let Some(end) = settlement.end() {
+            self.end_entry(seq, &end);
+        }
         if let Some(entry) = self
             .messages
             .get_mut(&seq)

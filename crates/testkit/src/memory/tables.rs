@@ -3,7 +3,7 @@
 use posthouse_core::{
     Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Receipt,
     Settlement, Standing, State, Step, Timestamp,
-    ledger::{self, EntryKey},
+    ledger::{self, EntryKey, Fingerprint},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -105,8 +105,8 @@ pub(super) struct Tables {
     /// Kept receipts, by effect and number.
     pub receipts: BTreeMap<([u8; 32], i64), Receipt>,
     pub ledger: BTreeMap<EntryKey, ledger::Entry>,
-    /// What consumers have had.
-    pub inbox: BTreeSet<(String, MessageId)>,
+    /// What consumers have had, and when.
+    pub inbox: BTreeMap<(String, MessageId), Timestamp>,
     pub audit: Vec<AuditEntry>,
     pub relays: BTreeMap<String, Told>,
     pub pauses: BTreeMap<String, Pause>,
@@ -158,7 +158,14 @@ impl Entry {
             token,
             standing: self.standing,
             on_dead: self.message.on_dead,
+            bound: self.message.ledger.is_some(),
         }
+    }
+
+    /// Its entry in the ledger, and what it is for.
+    pub fn bound(&self) -> Option<(EntryKey, Fingerprint)> {
+        let binding = self.message.ledger.as_ref()?;
+        Some((binding.entry(&self.message.tenant), binding.fingerprint))
     }
 }
 
@@ -185,7 +192,7 @@ impl Tables {
             dedupe: BTreeMap::new(),
             receipts: BTreeMap::new(),
             ledger: BTreeMap::new(),
-            inbox: BTreeSet::new(),
+            inbox: BTreeMap::new(),
             audit: Vec::new(),
             relays: BTreeMap::new(),
             pauses: BTreeMap::new(),

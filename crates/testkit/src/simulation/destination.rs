@@ -167,9 +167,7 @@ impl Transport for Wire {
         }
         let (code, error) = (|code: &str| code.to_owned(), "as it was told".to_owned());
         let outcome = match script.then {
-            Then::Deliver => Outcome::Delivered {
-                receipt: Some(format!("{}@{}", delivery.id, delivery.epoch)),
-            },
+            Then::Deliver => Outcome::receipt(format!("{}@{}", delivery.id, delivery.epoch)),
             Then::Retry(after) => Outcome::Retry {
                 after,
                 code: code("busy"),

@@ -749,6 +749,35 @@ pub async fn the_inbox_tells_the_first_time_from_the_others(fx: &dyn Fixture) {
     tx.rollback().await;
 }
 
+pub async fn the_inbox_is_kept_as_long_as_somebody_may_deliver_again(fx: &dyn Fixture) {
+    let (here, elsewhere) = (put_done(fx, message("42")).await, MessageId(uuid::Uuid::new_v4()));
+    for id in [here, elsewhere] {
+        let mut tx = fx.begin().await;
+        assert!(tx.once("mailer", id).await.unwrap());
+        tx.commit().await.unwrap();
+    }
+    let (admin, had) = (fx.admin().await, async |id| {
+        let mut tx = fx.begin().await;
+        let first = tx.once("mailer", id).await.unwrap();
+        tx.rollback().await;
+        !first
+    });
+    fx.advance(DAY).await;
+    assert_eq!(admin.prune(DAY * 2, 10).await.unwrap().inbox, 0);
+    put_done(fx, message("43")).await;
+    assert_eq!(admin.prune(DAY, 1).await.unwrap().inbox, 1, "one of each at a time");
+    // The message went with the same call, or what is elsewhere did; the other one goes with the next.
+    assert_eq!(admin.prune(DAY, 10).await.unwrap().inbox, 1);
+    assert!(!had(here).await && !had(elsewhere).await);
+    let alive = put(fx, message("44")).await;
+    let mut tx = fx.begin().await;
+    assert!(tx.once("mailer", alive).await.unwrap());
+    tx.commit().await.unwrap();
+    fx.advance(DAY * 2).await;
+    assert_eq!(admin.prune(DAY, 10).await.unwrap().inbox, 0);
+    assert!(had(alive).await);
+}
+
 pub async fn bad_consumers_are_refused_by_name(fx: &dyn Fixture) {
     let id = MessageId(uuid::Uuid::new_v4());
     for consumer in ["", "a\0b", &"x".repeat(256)] {

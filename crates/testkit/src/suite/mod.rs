@@ -9,6 +9,7 @@ use crate::Fixture;
 
 pub mod audit;
 pub mod blocking;
+pub mod bound;
 pub mod claim;
 pub mod configured;
 pub mod counts;
@@ -124,6 +125,41 @@ macro_rules! __cases {
                 what_went_back_is_not_skipped
                 a_key_belongs_to_one_claim_at_a_time
             }
+            bound {
+                what_a_message_was_answered_is_told_again
+                without_an_answer_the_receipt_is_told
+                of_an_answer_that_is_too_large_its_digest_is_kept
+                nothing_in_an_answer_blocks_its_record
+                what_is_told_of_the_entry_is_never_sent
+                of_a_message_without_one_nothing_is_asked
+                names_that_no_entry_can_have_are_refused
+                what_is_done_is_not_sent_again
+                a_key_that_was_used_for_something_else_is_a_conflict
+                a_message_that_finds_nothing_takes_the_entry
+                also_when_a_holder_was_not_heard_of_again
+                another_message_is_waited_for
+                who_has_lost_his_lease_takes_nothing
+                the_entry_of_another_tenant_has_nothing_to_do_with_it
+                an_entry_that_a_message_has_is_not_past_its_time
+                a_death_fails_the_entry_with_its_status
+                a_retry_leaves_the_entry_to_the_message
+                a_lease_that_runs_out_is_heard_of
+                a_deliver_by_that_passes_is_heard_of
+                a_success_is_never_taken_back
+                a_success_counts_after_a_failure
+                a_holder_goes_on_after_a_message_died
+                a_settlement_that_lost_its_lease_tells_the_entry_nothing
+                each_of_a_batch_ends_its_own
+                leaving_it_to_a_message_is_undone_with_the_transaction
+                who_has_lost_it_leaves_it_to_nobody
+                a_handlers_transaction_ends_the_entry_too
+                a_replay_opens_the_entry_again
+                a_replay_opens_nothing_that_is_not_the_messages
+                what_operators_say_is_heard_of
+                entries_are_listed_page_by_page
+                entries_of_messages_are_as_the_rules_say
+                of_many_messages_of_one_key_one_is_sent
+            }
             ledger {
                 the_first_goes_on
                 the_second_is_told_how_long_the_first_may_take
@@ -173,6 +209,7 @@ macro_rules! __cases {
                 of_fifty_at_once_one_goes_on
                 of_fifty_who_take_over_one_goes_on
                 the_inbox_tells_the_first_time_from_the_others
+                the_inbox_is_kept_as_long_as_somebody_may_deliver_again
                 bad_consumers_are_refused_by_name
                 what_was_rolled_back_was_not_the_first_time
             }

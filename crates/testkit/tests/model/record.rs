@@ -86,6 +86,7 @@ impl Record {
             token,
             standing: self.standing,
             on_dead: config.messages[self.msg].on_dead,
+            bound: false,
         }
     }
 

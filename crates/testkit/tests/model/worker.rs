@@ -56,7 +56,7 @@ impl How {
         let of = |outcome| Settlement::of(lease, outcome, policy, 0.5);
         let (code, error) = (String::new, String::new);
         match self {
-            Self::Delivered => of(Outcome::Delivered { receipt: None }),
+            Self::Delivered => of(Outcome::delivered()),
             Self::Retry => of(Outcome::Retry {
                 after: None,
                 code: code(),

@@ -122,6 +122,7 @@ pub fn answered(status: u16, after: Option<Duration>, said: &str, rejects: &Reje
     match meaning(status, after.is_some(), rejects) {
         Meaning::Delivered => Outcome::Delivered {
             receipt: (!said.is_empty()).then(|| said.to_owned()),
+            answer: None,
         },
         Meaning::Retry => Outcome::Retry { after, code, error },
         Meaning::Reject => Outcome::Reject { code, error },
@@ -250,11 +251,9 @@ mod tests {
         let rejects = Rejects::default();
         assert_eq!(
             answered(202, None, " queued as 7\n", &rejects),
-            Outcome::Delivered {
-                receipt: Some("queued as 7".into())
-            }
+            Outcome::receipt("queued as 7")
         );
-        assert_eq!(answered(204, None, "", &rejects), Outcome::Delivered { receipt: None });
+        assert_eq!(answered(204, None, "", &rejects), Outcome::delivered());
         let (code, error) = ("http_429".to_owned(), "answered 429: slow down".to_owned());
         let after = Some(Duration::from_secs(7));
         assert_eq!(

@@ -36,10 +36,10 @@ pub use request::{ENCODED, IDEMPOTENCY_KEY};
 pub use resolver::LookingUp;
 
 use async_trait::async_trait;
-use posthouse_core::{Delivery, Invalid, Outcome, Transport, digest::tag};
+use posthouse_core::{Delivery, Invalid, Outcome, Transport, digest::tag, ledger::Answer};
 use reqwest::{
     Client, Response, Url,
-    header::{CONTENT_ENCODING, DATE, HeaderMap, RETRY_AFTER},
+    header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER},
     redirect, retry,
 };
 use std::{
@@ -134,13 +134,32 @@ impl Transport for Http {
         let status = response.status().as_u16();
         let header = |name| response.headers().get(name).map(|value| value.as_bytes());
         let after = header(RETRY_AFTER).and_then(|wish| retry_after(wish, header(DATE), SystemTime::now()));
-        let said = self.hidden.in_text(&body(response).await);
-        answered(status, after, &said, &self.rejects)
+        let content_type = header(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value).into_owned());
+        let body = body(response).await;
+        let text = String::from_utf8_lossy(&body);
+        let said = self.hidden.in_text(&text);
+        let outcome = answered(status, after, &said, &self.rejects);
+        let Outcome::Delivered { receipt, .. } = outcome else {
+            return outcome;
+        };
+        let answer = Answer {
+            status: Some(status),
+            headers: content_type
+                .map(|value| (CONTENT_TYPE.to_string(), value))
+                .into_iter()
+                .collect(),
+            // Byte by byte, unless there was something to hide.
+            body: if said == text { body } else { said.into_bytes() },
+        };
+        Outcome::Delivered {
+            receipt,
+            answer: Some(Box::new(answer)),
+        }
     }
 }
 
 /// The beginning of an answer's body. An answer that is cut or slow here was an answer all the same.
-async fn body(mut response: Response) -> String {
+async fn body(mut response: Response) -> Vec<u8> {
     let encoded = response.headers().contains_key(CONTENT_ENCODING);
     let mut read = Vec::new();
     let reading = async {
@@ -153,9 +172,9 @@ async fn body(mut response: Response) -> String {
     let _ = tokio::time::timeout(BODY, reading).await;
     if encoded {
         // We asked for no encoding, and unpack none: it may be a bomb.
-        return String::new();
+        return Vec::new();
     }
-    String::from_utf8_lossy(&read).into_owned()
+    read
 }
 
 /// Only what may be seen.

@@ -43,9 +43,7 @@ impl OpenMemory {
                     shelf.stored.push(delivery.id);
                     shelf.stored.len() - 1
                 });
-                Outcome::Delivered {
-                    receipt: Some(format!("mem_{}", at + 1)),
-                }
+                Outcome::receipt(format!("mem_{}", at + 1))
             }
         }
     }

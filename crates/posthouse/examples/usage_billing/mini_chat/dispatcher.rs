@@ -78,7 +78,7 @@ impl<C: Chat> QuotaPolicy<C> {
         if self.fault == Fault::Death {
             die().await;
         }
-        Ok(Outcome::Delivered { receipt: Some(receipt) })
+        Ok(Outcome::receipt(receipt))
     }
 }
 
