@@ -98,10 +98,11 @@ BEGIN
             answer := 'lost';
         END;
     END IF;
-    IF answer = 'settled' AND d.next = 1 THEN
-        PERFORM end_entry_by_receipt(m, clean_receipt(complete_outbox_attempt.receipt)) FROM message m WHERE m.seq = number AND m.headers ? 'posthouse-ledger';
-    ELSIF answer <> 'settled' THEN
+    IF answer <> 'settled' THEN
         RETURN repeated_completion(number, complete_outbox_attempt.id, lease_token, complete_outbox_attempt.outcome);
+    END IF;
+    IF d.next = 1 THEN
+        PERFORM end_entry_by_receipt(m, clean_receipt(complete_outbox_attempt.receipt)) FROM message m WHERE m.seq = number AND m.headers ? 'posthouse-ledger';
     END IF;
     RETURN CASE d.next WHEN 1 THEN 'done' WHEN 2 THEN 'pending' ELSE 'dead' END;
 END $$;

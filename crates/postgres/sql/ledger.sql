@@ -7,6 +7,15 @@ LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
     SELECT hashtextextended(tenant || E'\x1f' || scope || E'\x1f' || key, 2) # hashtextextended(current_schema(), 3)
 $$;
 
+-- Whether somebody has an entry in hand; if not, it is locked from now on. Nobody is waited for, also not who is just removing what is past its retention.
+CREATE OR REPLACE FUNCTION posthouse.is_in_hand(p_tenant text, p_scope text, p_key text) RETURNS boolean
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(entry_lock(p_tenant, p_scope, p_key)) THEN RETURN true; END IF;
+    PERFORM FROM ledger l WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key FOR UPDATE SKIP LOCKED;
+    RETURN NOT FOUND AND EXISTS (SELECT FROM ledger l WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key);
+END $$;
+
 -- Begins. `answer` is acquired, replay, busy, failed or mismatch.
 CREATE OR REPLACE FUNCTION posthouse.ledger_begin(
     scope text, key text, fingerprint bytea, tenant text DEFAULT '', lease_seconds double precision DEFAULT 30, retention_seconds double precision DEFAULT 86400,
@@ -55,22 +64,13 @@ BEGIN
         END IF;
         EXIT WHEN look = 2;
         -- It is free. Under its lock, and as the last one left it?
-        IF NOT pg_try_advisory_xact_lock(entry_lock(tenant, scope, key)) THEN
+        IF is_in_hand(tenant, scope, key) THEN
             answer := 'busy';
             retry_after := 0.05;
             RETURN;
         END IF;
         t := clock();
     END LOOP;
-    -- What is past its retention may just be removed: that is not waited for either.
-    IF e.tenant IS NOT NULL THEN
-        PERFORM FROM ledger l WHERE l.tenant = ledger_begin.tenant AND l.scope = ledger_begin.scope AND l.key = ledger_begin.key FOR UPDATE SKIP LOCKED;
-        IF NOT FOUND AND EXISTS (SELECT FROM ledger l WHERE l.tenant = ledger_begin.tenant AND l.scope = ledger_begin.scope AND l.key = ledger_begin.key) THEN
-            answer := 'busy';
-            retry_after := 0.05;
-            RETURN;
-        END IF;
-    END IF;
     answer := 'acquired';
     token := gen_random_uuid();
     taken_over := there AND NOT let_go;

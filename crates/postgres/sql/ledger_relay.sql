@@ -68,7 +68,7 @@ BEGIN
         END IF;
         EXIT WHEN look = 2;
         -- It is free. Under its lock, and as the last one left it? Nor is it for who has lost his lease: nobody would ever end it.
-        IF NOT pg_try_advisory_xact_lock(entry_lock(m.tenant, b ->> 'scope', b ->> 'key')) THEN
+        IF is_in_hand(m.tenant, b ->> 'scope', b ->> 'key') THEN
             answer := 'wait'; retry_after := 0.05;
             RETURN;
         ELSIF NOT EXISTS (SELECT FROM leased l WHERE l.seq = m.seq AND l.token = lease_token) AND NOT EXISTS (SELECT FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq) THEN

@@ -152,7 +152,7 @@ const MISTAKES: [Mistake; 50] = [
     Mistake {
         name: "whoever begins does not ask who is at it",
         file: "ledger",
-        right: "IF NOT pg_try_advisory_xact_lock(entry_lock(tenant, scope, key)) THEN",
+        right: "IF is_in_hand(tenant, scope, key) THEN",
         wrong: "IF false THEN",
         cases: &["nobody_waits_for_a_holders_transaction"],
     },

@@ -97,6 +97,23 @@ impl<O: Clone> Ledger<O> {
         self
     }
 
+    /// The same of a part of this kind of work, whose answers are kept up to so many bytes.
+    #[cfg(feature = "tower")]
+    pub(crate) fn within(&self, part: &str, most: usize) -> Self {
+        let scope = crate::idempotency::within(format!("{} {part}", self.scope));
+        Self {
+            scope,
+            keep: Keep::Result { most },
+            ..self.clone()
+        }
+    }
+
+    /// How long a holder may be silent.
+    #[cfg(feature = "tower")]
+    pub(crate) fn lease_time(&self) -> Duration {
+        self.lease
+    }
+
     /// Begins something under a key. The tenant is whose key it is, so that nobody is told the answer of another; empty for nobody's.
     pub async fn begin(&self, tenant: &str, key: &str, fingerprint: Fingerprint) -> Result<Begun<Guard<O>>, Error> {
         let ask = Begin {
@@ -170,7 +187,7 @@ impl<O> Guard<O> {
         self.done(renewed)
     }
 
-    async fn conclude(&self, conclusion: &Conclusion) -> Result<(), Error> {
+    pub(crate) async fn conclude(&self, conclusion: &Conclusion) -> Result<(), Error> {
         match self.ledger.store.conclude(&self.hold, conclusion).await? {
             Fenced::Done | Fenced::Before => Ok(()),
             Fenced::LeaseLost => Err(self.lost()),

@@ -7,6 +7,8 @@ mod billing;
 mod bound;
 mod effects;
 mod explicit;
+#[cfg(feature = "tower")]
+mod http;
 mod ledger;
 mod limits;
 mod measures;

@@ -1,6 +1,8 @@
 //! What an entry keeps of its end.
 
-use crate::{Digest, Headers, text};
+use serde::Serialize;
+
+use crate::{Digest, Headers, Invalid, text};
 
 /// What the effect answered, as a service would tell it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -53,6 +55,17 @@ impl Answer {
             body: body.into(),
             ..Self::default()
         }
+    }
+
+    /// A JSON document, and a header that says so.
+    pub fn json<T: Serialize + ?Sized>(body: &T) -> Result<Self, Invalid> {
+        let body =
+            serde_json::to_vec(body).map_err(|e| Invalid::new("answer", format!("cannot be written as JSON: {e}")))?;
+        let headers = [("content-type".to_owned(), "application/json".to_owned())];
+        Ok(Self {
+            headers: headers.into(),
+            ..Self::bytes(body)
+        })
     }
 
     /// With this status.
