@@ -97,6 +97,7 @@ install_missing() {
     command -v psql >/dev/null || missing+=(postgresql-client)
     PATH=$PATH:/usr/sbin command -v pgbouncer >/dev/null || missing+=(pgbouncer)
     command -v openssl >/dev/null || missing+=(openssl)
+    command -v curl >/dev/null || missing+=(curl)
     [ -x /usr/bin/python3 ] || missing+=(python3)
     /usr/bin/python3 -c 'import psycopg' 2>/dev/null || missing+=(python3-psycopg)
     [ ${#missing[@]} -gt 0 ] || { echo "nothing is missing"; return 0; }
@@ -163,6 +164,12 @@ billing_story() {
 # In a file of its own; the tests tell it on PostgreSQL too.
 writeback() { BUILT=yes examples/memory_writeback/run; }
 
+# Its client is curl.
+orders_story() {
+    BUILT=yes examples/order_execution/run
+    BUILT=yes examples/order_execution/run postgres
+}
+
 # Applications with other drivers, each resolved by itself as it would be elsewhere: only one SQLite can be linked, so a driver may
 # allow one version of ours and not another. Without a registry the resolver takes what is here.
 beside() {
@@ -213,6 +220,7 @@ case $mode in
         stage "example: payment_dispatch" story
         stage "example: usage_billing" billing_story
         stage "example: memory_writeback" writeback
+        stage "example: order_execution" orders_story
         stage "examples: beside other drivers" beside
         ;;
     *)

@@ -40,6 +40,9 @@ DECLARE
 BEGIN
     PERFORM check_lease(id, lease_token, '');
     SELECT q.* INTO m FROM message q WHERE q.id = ledger_clear.id;
+    IF NOT FOUND THEN
+        RAISE 'the lease on message % is lost', id USING ERRCODE = 'P7002', HINT = 'the message is gone';
+    END IF;
     b := (m.headers ->> 'posthouse-ledger')::jsonb;
     answer := 'send';
     IF b IS NULL THEN RETURN; END IF;

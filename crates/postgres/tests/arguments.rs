@@ -10,7 +10,7 @@ use crate::fixture::{PostgresFixture, session};
 
 /// The functions of `docs/sql.md`, and arguments that they accept. `{id}` and `{token}` are of a message that is leased.
 /// `{dead}` and `{pending}` are ids too.
-const PUBLIC: [(&str, &[(&str, &str)]); 16] = [
+const PUBLIC: [(&str, &[(&str, &str)]); 24] = [
     ("enqueue", &[("topic", "'t'"), ("payload", "'1'")]),
     ("enqueue_bytes", &[("topic", "'t'"), ("payload", "'x'")]),
     ("enqueue_batch", &[("messages", "'[]'")]),
@@ -65,6 +65,32 @@ const PUBLIC: [(&str, &[(&str, &str)]); 16] = [
     ("cancel", &[("id", "{pending}"), ("actor", "'ops'")]),
     ("resolve", &[("id", "{dead}"), ("actor", "'ops'")]),
     ("discard", &[("id", "{dead}"), ("actor", "'ops'")]),
+    (
+        "ledger_begin",
+        &[("scope", "'s'"), ("key", "'k'"), ("fingerprint", "sha256('x')")],
+    ),
+    (
+        "ledger_finish",
+        &[("scope", "'s'"), ("key", "'k'"), ("token", "{hold}")],
+    ),
+    ("ledger_fail", &[("scope", "'s'"), ("key", "'k'"), ("token", "{hold}")]),
+    ("ledger_renew", &[("scope", "'s'"), ("key", "'k'"), ("token", "{hold}")]),
+    (
+        "ledger_checkpoint",
+        &[("scope", "'s'"), ("key", "'k'"), ("token", "{hold}"), ("name", "'n'")],
+    ),
+    (
+        "ledger_leave",
+        &[
+            ("scope", "'s'"),
+            ("key", "'k'"),
+            ("token", "{hold}"),
+            ("topic", "'t'"),
+            ("payload", "'1'"),
+        ],
+    ),
+    ("ledger_clear", &[("id", "{id}"), ("lease_token", "{token}")]),
+    ("inbox_once", &[("consumer", "'c'"), ("message_id", "{id}")]),
 ];
 
 /// Values that a type allows and hardly anybody means.
@@ -128,8 +154,12 @@ async fn messages(fx: &PostgresFixture) -> Names {
     let dead = fx.one("SELECT posthouse.enqueue('t', '2')").await;
     fx.run(&format!("SELECT posthouse.cancel('{dead}', 'ops')")).await;
     let pending = fx.one("SELECT posthouse.enqueue('t', '3')").await;
+    let hold = fx
+        .one("SELECT token::text FROM posthouse.ledger_begin('s', 'k', sha256('x'))")
+        .await;
     let quoted = |value: &str| format!("'{value}'");
     vec![
+        ("{hold}", quoted(&hold)),
         ("{id}", quoted(id)),
         ("{token}", quoted(token)),
         ("{dead}", quoted(&dead)),
@@ -246,7 +276,7 @@ async fn an_unknown_id_is_not_found() {
     let fx = PostgresFixture::new().await;
     let (client, driver) = session().await;
     let nobody = || "gen_random_uuid()".to_owned();
-    let names = ["{id}", "{token}", "{dead}", "{pending}"]
+    let names = ["{id}", "{token}", "{dead}", "{pending}", "{hold}"]
         .map(|name| (name, nobody()))
         .to_vec();
     for (function, accepted) in PUBLIC
@@ -256,7 +286,7 @@ async fn an_unknown_id_is_not_found() {
         let given = filled(accepted, &names);
         let (code, text) = call(&client, fx.schema.as_str(), function, &given).await.unwrap();
         // Whoever brings a lease on a message that is gone has lost it.
-        let expected = if ["complete_outbox_attempt", "renew_lease"].contains(function) {
+        let expected = if ["complete_outbox_attempt", "renew_lease", "ledger_clear"].contains(function) {
             "P7002"
         } else {
             "P7005"

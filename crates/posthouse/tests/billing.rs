@@ -64,7 +64,7 @@ struct Place<C> {
     _folder: Option<tempfile::TempDir>,
 }
 
-async fn on_server(sql: &str) {
+pub(crate) async fn on_server(sql: &str) {
     let server = std::env::var("POSTHOUSE_TEST_POSTGRES")
         .expect("POSTHOUSE_TEST_POSTGRES is not set; run ./test.sh, which starts a private server");
     let mut control = PgConnection::connect(&server).await.unwrap();

@@ -337,24 +337,24 @@ async fn busy(State(shop): State<Shop>) -> (StatusCode, String) {
 
 /// What was answered.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
-    status: u16,
+pub(crate) struct Told {
+    pub(crate) status: u16,
     headers: Vec<(String, String)>,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Told {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut found = self.headers.iter().filter(|(own, _)| own == name);
         found.next().map(|(_, value)| value.as_str())
     }
 
-    fn is_replayed(&self) -> bool {
+    pub(crate) fn is_replayed(&self) -> bool {
         self.header("idempotency-replayed") == Some("true")
     }
 
     #[track_caller]
-    fn assert_refused(&self, status: u16, code: &str) {
+    pub(crate) fn assert_refused(&self, status: u16, code: &str) {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.header("content-type"), Some("application/problem+json"));
         let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
@@ -366,7 +366,7 @@ impl Told {
     }
 }
 
-fn request(what: &str, headers: &[(&str, &str)], body: &str) -> String {
+pub(crate) fn request(what: &str, headers: &[(&str, &str)], body: &str) -> String {
     let headers: String = headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
@@ -379,7 +379,7 @@ const ANNA: (&str, &str) = ("authorization", "Bearer anna");
 const BEN: (&str, &str) = ("authorization", "Bearer ben");
 const KEY: (&str, &str) = ("idempotency-key", "k");
 
-async fn ask(to: SocketAddr, request: String) -> Option<Told> {
+pub(crate) async fn ask(to: SocketAddr, request: String) -> Option<Told> {
     let mut stream = TcpStream::connect(to).await.ok()?;
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
@@ -398,7 +398,7 @@ async fn ask(to: SocketAddr, request: String) -> Option<Told> {
     })
 }
 
-async fn told(to: SocketAddr, what: &str, headers: &[(&str, &str)], body: &str) -> Told {
+pub(crate) async fn told(to: SocketAddr, what: &str, headers: &[(&str, &str)], body: &str) -> Told {
     ask(to, request(what, headers, body)).await.expect("an answer")
 }
 
@@ -419,7 +419,7 @@ async fn in_the_end(to: SocketAddr, what: &str, body: &str) -> Told {
         .expect("an answer in time")
 }
 
-async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
     let waited = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -537,7 +537,7 @@ async fn a_child_that_stops_at_a_step() {
 
 // The output is how a child answers.
 #[allow(clippy::print_stdout)]
-fn tell(what: &str) {
+pub(crate) fn tell(what: &str) {
     println!("\ntold {what}");
 }
 

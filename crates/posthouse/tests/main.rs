@@ -12,6 +12,8 @@ mod http;
 mod ledger;
 mod limits;
 mod measures;
+#[cfg(all(feature = "http", feature = "tower"))]
+mod orders;
 mod pace;
 mod payments;
 mod readme;

@@ -244,6 +244,10 @@ fn measured(text: &str) {
         "posthouse_released_total",
         "posthouse_leases_expired_total",
         "posthouse_leases_lost_total",
+        "posthouse_ledger_hits_total",
+        "posthouse_ledger_conflicts_total",
+        "posthouse_ledger_busy_total",
+        "posthouse_ledger_takeovers_total",
         "posthouse_store_errors_total",
         "posthouse_stalls_total",
     ];
