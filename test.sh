@@ -13,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/pgbouncer.sh
 
 mode=${1:-all}
-features=posthouse-postgres/sqlx,posthouse-postgres/tls,posthouse-postgres/diesel-async,posthouse-postgres/sea-orm,posthouse-sqlite/sqlx,posthouse-sqlite/sea-orm,posthouse-transports/http,posthouse/http,posthouse/sqlx,posthouse/tower,posthouse-server/failpoints
+features=posthouse-postgres/sqlx,posthouse-postgres/tls,posthouse-postgres/diesel-async,posthouse-postgres/sea-orm,posthouse-sqlite/sqlx,posthouse-sqlite/sea-orm,posthouse-transports/http,posthouse/http,posthouse/sqlx,posthouse/axum,posthouse-server/failpoints
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 open_tmpdir

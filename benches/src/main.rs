@@ -35,7 +35,7 @@ const OFFERS: [Offer; 3] = [
 ];
 
 /// What can be measured.
-const BARS: [&str; 9] = ["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9"];
+const BARS: [&str; 10] = ["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B15"];
 
 /// Ends the program if this is none of them: it would measure nothing, and not say so.
 fn refuse_others(what: &str, word: &str, known: &[&str]) {
@@ -100,6 +100,9 @@ async fn main() {
     }
     if wants("B9") {
         sqlite::drain(&mut report).await;
+    }
+    if wants("B15") {
+        pg.ledger(&mut report).await;
     }
     report.print();
 }

@@ -1,7 +1,8 @@
-//! B1 to B8 on a private, durable PostgreSQL.
+//! B1 to B8 and B15 on a private, durable PostgreSQL.
 
 mod copy;
 mod held;
+mod ledger;
 mod single;
 
 pub use held::Offer;

@@ -35,7 +35,8 @@ pub fn to_json(headers: &Headers, binding: Option<&Binding>) -> Option<String> {
 
 /// Takes the entry in the ledger out of headers as a store keeps them: the rest is what is sent.
 pub fn take_binding(headers: &mut Headers) -> Option<Binding> {
-    headers.remove(LEDGER)?.parse().ok()
+    let binding: Binding = headers.remove(LEDGER)?.parse().ok()?;
+    binding.check().is_ok().then_some(binding)
 }
 
 /// Checks a whole map: number, names, values.

@@ -44,7 +44,7 @@ BEGIN
             ELSE
                 granted := true;
                 RETURN NEXT (g.id, token, g.epoch::bigint, g.attempt, g.tenant, g.namespace, g.topic, g.order_key, g.content_type, g.payload,
-                             coalesce(g.headers, '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent)::claimed;
+                             coalesce(g.headers - 'posthouse-ledger', '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent)::claimed;
             END IF;
         END LOOP;
     END LOOP;

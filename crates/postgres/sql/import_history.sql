@@ -133,6 +133,7 @@ BEGIN
     due := greatest(coalesce(import_history.due_at, t), m.created_at);
     IF outcomes && ARRAY[1, 2]::smallint[] THEN
         v.state := 'done';
+        PERFORM end_entry_by_receipt(m, (SELECT a.receipt FROM attempt a WHERE a.seq = m.seq AND a.outcome IN (1, 2) ORDER BY a.epoch LIMIT 1));
     ELSIF outcomes[n] = 5 THEN
         v.state := 'dead';
         IF x.blocking THEN

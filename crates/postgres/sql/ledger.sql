@@ -2,10 +2,10 @@
 --
 -- Whoever writes an entry has its lock until commit, and whoever begins does not wait for that: somebody else is at it just now.
 
+-- Without a path of its own, so that it costs no call: whoever asks has ours.
 CREATE OR REPLACE FUNCTION posthouse.entry_lock(tenant text, scope text, key text) RETURNS bigint
-LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
-    SELECT hashtextextended(tenant || E'\x1f' || scope || E'\x1f' || key, 2) # hashtextextended(current_schema(), 3)
-$$;
+LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN hashtextextended(tenant || E'\x1f' || scope || E'\x1f' || key, 2) # hashtextextended(current_schema(), 3);
 
 -- Whether somebody has an entry in hand; if not, it is locked from now on. Nobody is waited for, also not who is just removing what is past its retention.
 CREATE OR REPLACE FUNCTION posthouse.is_in_hand(p_tenant text, p_scope text, p_key text) RETURNS boolean
@@ -43,7 +43,7 @@ BEGIN
     END IF;
     lease := make_interval(secs => lease_seconds);
     retention := make_interval(secs => retention_seconds);
-    FOR look IN 1..2 LOOP
+    FOR look IN 1..3 LOOP
         SELECT l.* INTO e FROM ledger l WHERE l.tenant = ledger_begin.tenant AND l.scope = ledger_begin.scope AND l.key = ledger_begin.key;
         there := FOUND;
         held := coalesce(e.status = 0 AND (e.lease_until > t OR e.lease_until IS NULL AND e.message IS NOT NULL), false);
@@ -62,14 +62,25 @@ BEGIN
             retry_after := coalesce(extract(epoch FROM e.lease_until - t), 1);
             RETURN;
         END IF;
-        EXIT WHEN look = 2;
+        EXIT WHEN look = 3 OR look = 2 AND e.tenant IS NOT NULL;
         -- It is free. Under its lock, and as the last one left it?
-        IF is_in_hand(tenant, scope, key) THEN
+        IF (CASE WHEN e.tenant IS NULL THEN NOT pg_try_advisory_xact_lock(entry_lock(tenant, scope, key)) ELSE is_in_hand(tenant, scope, key) END) THEN
             answer := 'busy';
             retry_after := 0.05;
             RETURN;
         END IF;
         t := clock();
+        CONTINUE WHEN e.tenant IS NOT NULL;
+        -- Where nothing was, whoever inserts it has it.
+        token := gen_random_uuid();
+        INSERT INTO ledger (tenant, scope, key, fingerprint, status, token, lease_until, retention, created_at, updated_at, expires_at)
+        VALUES (tenant, scope, key, fingerprint, 0, token, t + lease, retention, t, t, t + lease + retention) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            answer := 'acquired';
+            taken_over := false;
+            RETURN;
+        END IF;
+        token := NULL;
     END LOOP;
     answer := 'acquired';
     token := gen_random_uuid();
@@ -84,34 +95,36 @@ BEGIN
 END $$;
 
 -- What this token holds, under the lock of the entry until commit; the deadline is judged after that. Without a token it holds nothing.
-CREATE OR REPLACE FUNCTION posthouse.held_entry(p_tenant text, p_scope text, p_key text, p_token uuid, OUT held boolean, OUT status int, OUT let_go boolean, OUT checkpoint text, OUT t timestamptz)
+CREATE OR REPLACE FUNCTION posthouse.held_entry(p_tenant text, p_scope text, p_key text, p_token uuid, OUT held boolean, OUT checkpoint text, OUT t timestamptz)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(entry_lock(p_tenant, p_scope, p_key));
     t := clock();
-    SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.status, l.status = 0 AND l.lease_until IS NULL AND l.message IS NULL, l.checkpoint INTO held, status, let_go, checkpoint
+    SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.checkpoint INTO held, checkpoint
     FROM ledger l WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key AND l.token = p_token
     -- Nobody prunes it meanwhile.
     FOR UPDATE;
     held := coalesce(held, false);
 END $$;
 
--- Its holder ends it: as succeeded (1), as failed (2), or by letting go of it (0). It is done; or he said so before; or it is lost, and nothing was changed.
+-- Its holder ends it: as succeeded (1), as failed (2), or by letting go of it (0). It is done; or he said so before; or it is lost, and nothing was changed. The deadline is judged
+-- under the lock of the entry, which whoever writes it has until commit.
 CREATE OR REPLACE FUNCTION posthouse.conclude(
     p_tenant text, p_scope text, p_key text, p_token uuid, p_status int, p_http_status int, p_headers jsonb, p_result bytea, p_digest bytea, p_error text) RETURNS text
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
-    e record;
+    t timestamptz;
+    e ledger;
 BEGIN
-    SELECT h.* INTO e FROM held_entry(p_tenant, p_scope, p_key, p_token) h;
-    IF e.held THEN
-        UPDATE ledger l SET
-            status = p_status, lease_until = NULL, http_status = p_http_status, headers = p_headers, result = p_result, result_digest = p_digest, error = p_error,
-            updated_at = e.t, expires_at = e.t + l.retention
-        WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key;
-        RETURN 'done';
-    END IF;
-    RETURN CASE WHEN e.status = p_status AND (p_status <> 0 OR e.let_go) THEN 'before' ELSE 'lost' END;
+    PERFORM pg_advisory_xact_lock(entry_lock(p_tenant, p_scope, p_key));
+    t := clock();
+    UPDATE ledger l SET
+        status = p_status, lease_until = NULL, http_status = p_http_status, headers = p_headers, result = p_result, result_digest = p_digest, error = p_error,
+        updated_at = t, expires_at = t + l.retention
+    WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key AND l.token = p_token AND l.status = 0 AND l.lease_until > t;
+    IF FOUND THEN RETURN 'done'; END IF;
+    SELECT l.* INTO e FROM ledger l WHERE l.tenant = p_tenant AND l.scope = p_scope AND l.key = p_key AND l.token = p_token;
+    RETURN CASE WHEN e.status = p_status AND (p_status <> 0 OR e.lease_until IS NULL AND e.message IS NULL) THEN 'before' ELSE 'lost' END;
 END $$;
 
 -- The verbs of the library. Each takes its key as {tenant, scope, key}, and answers {done}, {before} or {lost}.

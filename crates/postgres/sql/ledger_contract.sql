@@ -96,8 +96,8 @@ BEGIN
     PERFORM check_hold(scope, key, token, tenant);
     SELECT * INTO limits FROM settings;
     PERFORM check_message('', limits, topic, body, 'application/json', tenant, namespace, order_key, NULL, headers, delay, deliver_in, 'refuse', max_attempts, on_dead, 'strict');
-    PERFORM check_done(scope, (leave_in(ARRAY[tenant, scope, key], ARRAY[token], ARRAY[own]))[1]);
-    SELECT l.fingerprint INTO print FROM ledger l WHERE l.tenant = ledger_leave.tenant AND l.scope = ledger_leave.scope AND l.key = ledger_leave.key;
+    SELECT l.fingerprint INTO print FROM ledger l WHERE l.tenant = ledger_leave.tenant AND l.scope = ledger_leave.scope AND l.key = ledger_leave.key AND l.token = ledger_leave.token;
+    IF NOT FOUND THEN PERFORM check_done(scope, 'lost'); END IF;
     bound := jsonb_build_object('scope', scope, 'key', key, 'fingerprint', encode(print, 'hex'));
     PERFORM enqueue_many(
         ARRAY[own], ARRAY[tenant], ARRAY[namespace], ARRAY[topic], ARRAY['application/json'], ARRAY[body], ARRAY[digest('application/json', body)],
@@ -107,6 +107,7 @@ BEGIN
         CASE WHEN deliver_in IS NOT NULL THEN ARRAY[(extract(epoch FROM deliver_in) * 1000)::bigint] END,
         CASE WHEN max_attempts IS NOT NULL THEN ARRAY[max_attempts::bigint] END,
         ARRAY[on_dead = 'block'], NULL, NULL, NULL, NULL, NULL, false);
+    PERFORM check_done(scope, (leave_in(ARRAY[tenant, scope, key], ARRAY[token], ARRAY[own]))[1]);
     RETURN own;
 END $$;
 

@@ -13,6 +13,24 @@ BEGIN
     RETURN e;
 END $$;
 
+-- Under which entry a message is sent, as it stands with its headers; nothing, if that cannot be read: what somebody else has written there must be in nobody's way.
+CREATE OR REPLACE FUNCTION posthouse.binding(p_headers jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    b jsonb;
+BEGIN
+    IF NOT p_headers ? 'posthouse-ledger' OR p_headers IS NULL THEN RETURN NULL; END IF;
+    BEGIN
+        b := (p_headers ->> 'posthouse-ledger')::jsonb;
+    EXCEPTION WHEN data_exception THEN
+        RETURN NULL;
+    END;
+    IF octet_length(b ->> 'scope') BETWEEN 1 AND 255 AND octet_length(b ->> 'key') BETWEEN 1 AND 255 AND b ->> 'fingerprint' ~ '^[0-9a-f]{64}$' THEN
+        RETURN b;
+    END IF;
+    RETURN NULL;
+END $$;
+
 -- A message has an entry from now on, until it ends. What counted of the entry stays; p_was is that.
 CREATE OR REPLACE FUNCTION posthouse.give_entry(m posthouse.message, p_binding jsonb, p_was posthouse.ledger, p_now timestamptz) RETURNS void
 LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
@@ -43,22 +61,22 @@ BEGIN
     IF NOT FOUND THEN
         RAISE 'the lease on message % is lost', id USING ERRCODE = 'P7002', HINT = 'the message is gone';
     END IF;
-    b := (m.headers ->> 'posthouse-ledger')::jsonb;
+    b := binding(m.headers);
     answer := 'send';
     IF b IS NULL THEN RETURN; END IF;
     FOR look IN 1..2 LOOP
         t := clock();
         e := live_entry(m.tenant, b ->> 'scope', b ->> 'key', t);
-        IF e.fingerprint <> decode(b ->> 'fingerprint', 'hex') THEN
+        IF e.status = 0 AND e.lease_until IS NULL AND e.message = m.id THEN
+            RETURN;
+        ELSIF e.fingerprint <> decode(b ->> 'fingerprint', 'hex') THEN
             answer := 'conflict';
             RETURN;
         ELSIF e.status = 1 THEN
             answer := 'done'; http_status := e.http_status; headers := e.headers; result := e.result; result_digest := e.result_digest; error := e.error;
             RETURN;
         ELSIF e.status = 0 AND e.lease_until > t THEN
-            answer := 'wait'; retry_after := extract(epoch FROM e.lease_until - t);
-            RETURN;
-        ELSIF e.status = 0 AND e.lease_until IS NULL AND e.message = m.id THEN
+            answer := 'wait'; retry_after := least(extract(epoch FROM e.lease_until - t), 60);
             RETURN;
         ELSIF e.status = 0 AND e.lease_until IS NULL AND e.message IS NOT NULL THEN
             -- Nobody knows how long that takes: the longer it has, the longer it may.
@@ -70,38 +88,53 @@ BEGIN
             RETURN;
         END IF;
         EXIT WHEN look = 2;
-        -- It is free. Under its lock, and as the last one left it? Nor is it for who has lost his lease: nobody would ever end it.
+        -- It is free. Under its lock, and as the last one left it? Nor is it for who has lost his lease: nobody would ever end it. The lease stays as it is until this is
+        -- committed, so that whoever ends the message finds it.
         IF is_in_hand(m.tenant, b ->> 'scope', b ->> 'key') THEN
             answer := 'wait'; retry_after := 0.05;
             RETURN;
-        ELSIF NOT EXISTS (SELECT FROM leased l WHERE l.seq = m.seq AND l.token = lease_token) AND NOT EXISTS (SELECT FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq) THEN
-            answer := 'wait'; retry_after := 0;
-            RETURN;
+        END IF;
+        PERFORM FROM leased l WHERE l.seq = m.seq AND l.token = lease_token FOR SHARE;
+        IF NOT FOUND THEN
+            PERFORM FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq FOR SHARE;
+            IF NOT FOUND THEN
+                answer := 'wait'; retry_after := 0;
+                RETURN;
+            END IF;
         END IF;
     END LOOP;
     PERFORM give_entry(m, b, e, t);
 END $$;
 
--- A message has ended, and its entry with it. What succeeded is never taken back, and the entry of something else is not touched; a success counts also
--- after a failure, and after whoever held it meanwhile.
+-- A message has ended. Its failure is that of the entry which it has, and of no other: whoever has it goes on, and what nobody has stays free. Its success counts also after a failure, and after
+-- whoever held it meanwhile; but what succeeded is never taken back, and the entry of something else is not touched.
+--
+-- The entry that a message has is nobody else's to write, so it needs no lock but its row's: settlements and claims wait for no transaction of a holder, and take no place in the
+-- server's table of locks.
 CREATE OR REPLACE FUNCTION posthouse.end_entry(m posthouse.message, p_succeeded boolean, p_http_status int, p_headers jsonb, p_result bytea, p_digest bytea, p_error text) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
-    b CONSTANT jsonb := (m.headers ->> 'posthouse-ledger')::jsonb;
+    b CONSTANT jsonb := binding(m.headers);
     e ledger;
-    t timestamptz;
+    t timestamptz := clock();
 BEGIN
     IF b IS NULL THEN RETURN; END IF;
-    PERFORM pg_advisory_xact_lock(entry_lock(m.tenant, b ->> 'scope', b ->> 'key'));
-    t := clock();
-    e := live_entry(m.tenant, b ->> 'scope', b ->> 'key', t);
-    IF e.status = 1 OR e.fingerprint <> decode(b ->> 'fingerprint', 'hex') THEN RETURN; END IF;
-    -- Who holds it goes on, and says himself how it ends.
-    IF NOT p_succeeded AND (e.lease_until > t OR e.message <> m.id) THEN RETURN; END IF;
+    FOR look IN 1..2 LOOP
+        UPDATE ledger l SET
+            status = CASE WHEN p_succeeded THEN 1 ELSE 2 END, token = NULL, http_status = p_http_status, headers = p_headers, result = p_result, result_digest = p_digest, error = p_error,
+            updated_at = t, expires_at = t + l.retention
+        WHERE l.tenant = m.tenant AND l.scope = b ->> 'scope' AND l.key = b ->> 'key' AND l.status = 0 AND l.lease_until IS NULL AND l.message = m.id;
+        IF FOUND OR NOT p_succeeded THEN RETURN; END IF;
+        e := live_entry(m.tenant, b ->> 'scope', b ->> 'key', t);
+        IF e.status = 1 OR e.fingerprint <> decode(b ->> 'fingerprint', 'hex') THEN RETURN; END IF;
+        EXIT WHEN look = 2;
+        -- Somebody else has it, or nobody: what he does just now comes first.
+        PERFORM pg_advisory_xact_lock(entry_lock(m.tenant, b ->> 'scope', b ->> 'key'));
+        t := clock();
+    END LOOP;
     PERFORM give_entry(m, b, e, t);
     UPDATE ledger l SET
-        status = CASE WHEN p_succeeded THEN 1 ELSE 2 END, http_status = p_http_status, headers = p_headers, result = p_result, result_digest = p_digest, error = p_error,
-        expires_at = t + l.retention
+        status = 1, http_status = p_http_status, headers = p_headers, result = p_result, result_digest = p_digest, error = p_error, expires_at = t + l.retention
     WHERE l.tenant = m.tenant AND l.scope = b ->> 'scope' AND l.key = b ->> 'key';
 END $$;
 
@@ -115,13 +148,12 @@ $$;
 CREATE OR REPLACE FUNCTION posthouse.reopen_entry(m posthouse.message) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
-    b CONSTANT jsonb := (m.headers ->> 'posthouse-ledger')::jsonb;
-    e ledger;
+    b CONSTANT jsonb := binding(m.headers);
 BEGIN
     IF b IS NULL THEN RETURN; END IF;
-    PERFORM pg_advisory_xact_lock(entry_lock(m.tenant, b ->> 'scope', b ->> 'key'));
-    SELECT l.* INTO e FROM ledger l WHERE l.tenant = m.tenant AND l.scope = b ->> 'scope' AND l.key = b ->> 'key';
-    IF e.status = 2 AND e.message = m.id THEN PERFORM give_entry(m, b || jsonb_build_object('fingerprint', encode(e.fingerprint, 'hex')), e, clock()); END IF;
+    UPDATE ledger l SET
+        status = 0, token = NULL, lease_until = NULL, http_status = NULL, headers = NULL, result = NULL, result_digest = NULL, error = NULL, updated_at = clock(), expires_at = NULL
+    WHERE l.tenant = m.tenant AND l.scope = b ->> 'scope' AND l.key = b ->> 'key' AND l.status = 2 AND l.message = m.id;
 END $$;
 
 -- With which status a service would tell how a message died.
@@ -176,6 +208,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 DECLARE
     e record;
 BEGIN
+    -- Any other would never end it.
+    IF NOT EXISTS (SELECT FROM message m WHERE m.id = p_message[1] AND m.tenant = p_key[1] AND binding(m.headers) @> jsonb_build_object('scope', p_key[2], 'key', p_key[3])) THEN
+        RAISE 'message_id: is not of a message that was enqueued under this entry' USING ERRCODE = 'P7006';
+    END IF;
     SELECT h.* INTO e FROM held_entry(p_key[1], p_key[2], p_key[3], p_token[1]) h;
     IF NOT e.held THEN RETURN '{lost}'; END IF;
     UPDATE ledger l SET token = NULL, lease_until = NULL, message = p_message[1], updated_at = e.t, expires_at = NULL

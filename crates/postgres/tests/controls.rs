@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 50] = [
+const MISTAKES: [Mistake; 51] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -128,15 +128,22 @@ const MISTAKES: [Mistake; 50] = [
     Mistake {
         name: "the end of a holder whose time is up counts",
         file: "ledger",
-        right: "SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.status",
-        wrong: "SELECT l.status = 0, l.status",
-        cases: &["a_late_end_changes_nothing", "a_renewal_after_the_deadline_is_refused"],
+        right: "AND l.token = p_token AND l.status = 0 AND l.lease_until > t;",
+        wrong: "AND l.token = p_token AND l.status = 0;",
+        cases: &["a_late_end_changes_nothing"],
+    },
+    Mistake {
+        name: "a renewal counts whose time is up",
+        file: "ledger",
+        right: "SELECT l.status = 0 AND (l.lease_until > t) IS TRUE, l.checkpoint",
+        wrong: "SELECT l.status = 0, l.checkpoint",
+        cases: &["a_renewal_after_the_deadline_is_refused"],
     },
     Mistake {
         name: "whoever ends an entry has ended it",
         file: "ledger",
-        right: "AND l.key = p_key AND l.token = p_token\n",
-        wrong: "AND l.key = p_key\n",
+        right: "AND l.key = p_key AND l.token = p_token AND l.status = 0",
+        wrong: "AND l.key = p_key AND l.status = 0",
         cases: &[
             "an_end_with_an_invented_token_changes_nothing",
             "a_late_end_does_not_overwrite_a_new_holder",
@@ -152,8 +159,8 @@ const MISTAKES: [Mistake; 50] = [
     Mistake {
         name: "whoever begins does not ask who is at it",
         file: "ledger",
-        right: "IF is_in_hand(tenant, scope, key) THEN",
-        wrong: "IF false THEN",
+        right: "ELSE is_in_hand(tenant, scope, key) END) THEN",
+        wrong: "ELSE false END) THEN",
         cases: &["nobody_waits_for_a_holders_transaction"],
     },
     Mistake {
@@ -168,11 +175,14 @@ const MISTAKES: [Mistake; 50] = [
         ],
     },
     Mistake {
-        name: "a message takes back a success",
+        name: "the death of a message is that of what it does not have",
         file: "ledger_relay",
-        right: "IF e.status = 1 OR e.fingerprint <>",
-        wrong: "IF e.fingerprint <>",
-        cases: &["a_success_is_never_taken_back"],
+        right: "IF FOUND OR NOT p_succeeded THEN RETURN; END IF;",
+        wrong: "IF FOUND THEN RETURN; END IF;",
+        cases: &[
+            "a_death_of_a_message_that_had_nothing_leaves_nothing",
+            "a_holder_goes_on_after_a_message_died",
+        ],
     },
     Mistake {
         name: "the death of a message is not told",
@@ -188,8 +198,8 @@ const MISTAKES: [Mistake; 50] = [
     Mistake {
         name: "who has lost his lease takes an entry",
         file: "ledger_relay",
-        right: "ELSIF NOT EXISTS (SELECT FROM leased l WHERE l.seq = m.seq AND l.token = lease_token) AND NOT EXISTS",
-        wrong: "ELSIF false AND NOT EXISTS",
+        right: "            PERFORM FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq FOR SHARE;\n            IF NOT FOUND THEN",
+        wrong: "            IF false THEN",
         cases: &["who_has_lost_his_lease_takes_nothing"],
     },
     Mistake {
@@ -473,11 +483,12 @@ controls! {
     hidden_neighbours_are_noticed: "tenants that are known hide their neighbours",
     an_unused_share_that_is_left_is_noticed: "what is left of a share is left",
     a_late_end_that_counts_is_noticed: "the end of a holder whose time is up counts",
+    a_late_renewal_that_counts_is_noticed: "a renewal counts whose time is up",
     an_end_without_a_fence_is_noticed: "whoever ends an entry has ended it",
     a_key_that_is_busy_for_ever_is_noticed: "a key that was begun is busy for ever",
     who_does_not_ask_who_is_at_it_is_noticed: "whoever begins does not ask who is at it",
     an_answer_to_something_else_is_noticed: "the answer to something else is told",
-    a_success_that_is_taken_back_is_noticed: "a message takes back a success",
+    a_death_that_is_not_its_own_is_noticed: "the death of a message is that of what it does not have",
     a_death_that_is_not_told_is_noticed: "the death of a message is not told",
     an_entry_for_a_lost_lease_is_noticed: "who has lost his lease takes an entry",
     an_entry_of_a_message_that_runs_out_is_noticed: "an entry that a message has runs out",

@@ -7,7 +7,7 @@ pub use posthouse_core::ledger::*;
 
 use posthouse_core::{Error, Invalid, LeaseToken, Message, Store};
 use std::{sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use crate::relay::measures;
 
@@ -38,24 +38,38 @@ pub struct Guard<O> {
 
 /// How something failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure(Conclusion);
+pub struct Failure(How);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum How {
+    Permanent(String),
+    Answered(Box<Answer>),
+    Retryable(String),
+}
 
 impl Failure {
     /// It will never be: whoever asks again is told so.
-    pub fn permanent(error: impl AsRef<str>) -> Self {
-        Self(Conclusion::Failed(Kept::failure(error)))
+    pub fn permanent(error: impl Into<String>) -> Self {
+        Self(How::Permanent(error.into()))
     }
 
     /// The same, with the answer that is told again.
     pub fn answered(answer: Answer) -> Self {
-        Self(Conclusion::Failed(answer.kept(Keep::default())))
+        Self(How::Answered(Box::new(answer)))
     }
 
     /// It is not there, and may be tried again: the key is free at once.
     pub fn retryable(error: impl Into<String>) -> Self {
-        Self(Conclusion::Released {
-            error: Some(error.into()),
-        })
+        Self(How::Retryable(error.into()))
+    }
+
+    /// The end that it is, with as much of an answer as is kept.
+    fn end(self, keep: Keep) -> Conclusion {
+        match self.0 {
+            How::Permanent(error) => Conclusion::Failed(Kept::failure(error)),
+            How::Answered(answer) => Conclusion::Failed(answer.kept(keep)),
+            How::Retryable(error) => Conclusion::Released { error: Some(error) },
+        }
     }
 }
 
@@ -101,9 +115,13 @@ impl<O: Clone> Ledger<O> {
     #[cfg(feature = "tower")]
     pub(crate) fn within(&self, part: &str, most: usize) -> Self {
         let scope = crate::idempotency::within(format!("{} {part}", self.scope));
+        let keep = match self.keep {
+            Keep::Digest => Keep::Digest,
+            Keep::Result { .. } => Keep::Result { most },
+        };
         Self {
             scope,
-            keep: Keep::Result { most },
+            keep,
             ..self.clone()
         }
     }
@@ -114,6 +132,12 @@ impl<O: Clone> Ledger<O> {
         self.lease
     }
 
+    /// How much is kept of an answer.
+    #[cfg(feature = "tower")]
+    pub(crate) fn keeps(&self) -> Keep {
+        self.keep
+    }
+
     /// Begins something under a key. The tenant is whose key it is, so that nobody is told the answer of another; empty for nobody's.
     pub async fn begin(&self, tenant: &str, key: &str, fingerprint: Fingerprint) -> Result<Begun<Guard<O>>, Error> {
         let ask = Begin {
@@ -122,14 +146,13 @@ impl<O: Clone> Ledger<O> {
             lease: self.lease,
             retention: self.retention,
         };
-        let until = Instant::now() + self.patience;
+        let since = Instant::now();
         let begun = loop {
             let begun = self.store.begin(&ask).await?;
+            let left = self.patience.saturating_sub(since.elapsed());
             match begun {
                 // Who is at it may be done long before his time is up.
-                Begun::Busy { retry_after } if Instant::now() < until => {
-                    sleep_until(until.min(Instant::now() + retry_after.min(SOON))).await;
-                }
+                Begun::Busy { retry_after } if !left.is_zero() => sleep(retry_after.min(SOON).min(left)).await,
                 begun => break begun,
             }
         };
@@ -178,13 +201,19 @@ impl<O> Guard<O> {
 
     /// It is not done.
     pub async fn fail(&self, failure: Failure) -> Result<(), Error> {
-        self.conclude(&failure.0).await
+        self.conclude(&failure.end(self.ledger.keep)).await
     }
 
     /// Goes on for so long from now.
     pub async fn renew(&self, lease: Duration) -> Result<(), Error> {
         let renewed = self.ledger.store.renew_hold(&self.hold, lease).await?;
         self.done(renewed)
+    }
+
+    /// Gives it up as if he had not been heard of again: whoever comes is told that it was taken over.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn abandon(&self) -> Result<(), Error> {
+        self.renew(Duration::from_millis(1)).await
     }
 
     pub(crate) async fn conclude(&self, conclusion: &Conclusion) -> Result<(), Error> {
@@ -247,7 +276,8 @@ macro_rules! in_transaction {
 
             /// It is not done, with what the transaction did.
             pub async fn fail_in<T: $run>(&self, tx: &mut T, failure: Failure) -> Result<(), Error> {
-                self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &failure.0).await?)
+                let end = failure.end(self.ledger.keep);
+                self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &end).await?)
             }
 
             /// Goes on for so long from now, inside the transaction.
@@ -293,7 +323,8 @@ impl Guard<posthouse_sqlite::Outbox> {
 
     /// It is not done, with what the transaction did.
     pub fn fail_in(&self, tx: &rusqlite::Transaction<'_>, failure: Failure) -> Result<(), Error> {
-        self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &failure.0)?)
+        let end = failure.end(self.ledger.keep);
+        self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &end)?)
     }
 
     /// Goes on for so long from now, inside the transaction.

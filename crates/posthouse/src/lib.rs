@@ -65,14 +65,14 @@
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |
 //! | delivering, inside your program | [`Relay`]: functions ([`relay::local`]), and handlers that settle in their own transaction ([`relay::transactional`]) |
-//! | doing something once | [`ledger`]; an HTTP request, with the feature `tower`: `idempotency` |
+//! | doing something once | [`ledger`]; an HTTP request, with the feature `axum` or `tower`: `idempotency` |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
 //! | delivering | [`Relay`], [`relay`]; to a URL, with the feature `http`: `http` and `webhook` |
 //! | what may go wrong | [`Error`], [`Code`] |
 //!
 //! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers;
-//! `http` for webhooks, `webhook` for verifying them alone; `tower` for HTTP services that do a request once.
+//! `http` for webhooks, `webhook` for verifying them alone; `axum`, or `tower` alone, for HTTP services that do a request once.
 
 /// The page on handlers: its examples are compiled.
 #[cfg(all(doctest, feature = "postgres", feature = "sqlite", feature = "sqlx"))]
@@ -80,7 +80,7 @@
 struct HandlersPage;
 
 /// The page on the ledger: its example is compiled.
-#[cfg(all(doctest, feature = "sqlite", feature = "sqlx", feature = "tower"))]
+#[cfg(all(doctest, feature = "sqlite", feature = "sqlx", feature = "axum"))]
 #[doc = include_str!("../../../docs/ledger.md")]
 struct LedgerPage;
 

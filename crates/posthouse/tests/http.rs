@@ -183,7 +183,15 @@ impl Shop {
             .route("/slow", post(slow))
             .route("/panics", post(panics))
             .route("/busy", post(busy))
-            .layer(set.set(Idempotency::new(ledger, by_authorization).keep(100).most_asked(1000)))
+            .route("/denied", post(denied))
+            .nest("/shops/{shop}", Router::new().route("/plain", post(plain)))
+            .route_layer(
+                set.set(
+                    Idempotency::new(ledger, by_authorization("secret"))
+                        .keep(100)
+                        .most_asked(1000),
+                ),
+            )
             .with_state(self.clone())
     }
 
@@ -332,6 +340,14 @@ async fn busy(State(shop): State<Shop>) -> (StatusCode, String) {
     match n {
         0 => (StatusCode::SERVICE_UNAVAILABLE, "not now".to_owned()),
         n => (StatusCode::OK, format!("execution {}", n + 1)),
+    }
+}
+
+/// Lets nobody in at first.
+async fn denied(State(shop): State<Shop>) -> (StatusCode, &'static str) {
+    match shop.executions.fetch_add(1, Ordering::SeqCst) {
+        0 => (StatusCode::FORBIDDEN, "not you"),
+        _ => (StatusCode::OK, "you"),
     }
 }
 
@@ -573,11 +589,79 @@ async fn what_may_be_tried_again_is_not_kept(shop: Shop) {
     let to = shop.serve(AsItIs).await;
     let first = told(to, "POST /busy", &[ANNA, KEY], "a").await;
     assert_eq!((first.status, first.body.as_str()), (503, "not now"));
-    // Not even for the same thing.
+    // What it did is not known: only the same may go on.
+    told(to, "POST /busy", &[ANNA, KEY], "b")
+        .await
+        .assert_refused(422, "STORAGE.CONFLICT");
     for replayed in [false, true] {
-        let again = told(to, "POST /busy", &[ANNA, KEY], "b").await;
+        let again = told(to, "POST /busy", &[ANNA, KEY], "a").await;
         assert_eq!((again.status, again.body.as_str()), (200, "execution 2"));
         assert_eq!(again.is_replayed(), replayed);
+    }
+}
+
+/// What was refused at the door may be asked for again, also something else.
+async fn a_refusal_at_the_door_is_not_kept(shop: Shop) {
+    let to = shop.serve(AsItIs).await;
+    assert_eq!(told(to, "POST /denied", &[ANNA, KEY], "a").await.status, 403);
+    let again = told(to, "POST /denied", &[ANNA, KEY], "b").await;
+    assert_eq!(
+        (again.status, again.body.as_str(), again.is_replayed()),
+        (200, "you", false)
+    );
+    assert_eq!(told(to, "POST /nowhere", &[ANNA, KEY], "a").await.status, 404);
+    assert_eq!(shop.entries().await, 1);
+}
+
+/// Inside a nested router a layer is shown a part of the path: the whole of it counts.
+async fn the_whole_path_counts(shop: Shop) {
+    let to = shop.serve(AsItIs).await;
+    for n in 1..3 {
+        let told = told(to, &format!("POST /shops/{n}/plain"), &[ANNA, KEY], "a").await;
+        assert_eq!(
+            (told.body.clone(), told.header("location")),
+            (format!("execution {n}"), Some(format!("/plain/{n}").as_str()))
+        );
+    }
+}
+
+/// The store does not take the answer at first: that is told all the same, and kept in the end.
+async fn an_answer_that_is_not_kept_at_once_is_kept_in_the_end(shop: Shop) {
+    let forgetful = Forgetful(AtomicUsize::new(3));
+    let store = posthouse_testkit::Wrapped::new(shop.store.store(), forgetful);
+    let ledger = Ledger::new(Arc::new(store), sqlite::AsyncOutbox::default(), "shop").lease(2 * SECOND);
+    let app = Router::new()
+        .route("/plain", post(plain))
+        .route_layer(Idempotency::new(ledger, by_authorization("secret")))
+        .with_state(shop.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let to = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let first = told(to, "POST /plain", &[ANNA, KEY], "a").await;
+    assert_eq!((first.status, first.body.as_str()), (201, "execution 1"));
+    let again = in_the_end(to, "POST /plain", "a").await;
+    assert_eq!(
+        (again.status, again.body.as_str(), again.is_replayed()),
+        (201, "execution 1", true)
+    );
+}
+
+/// Does not record an end, so often first.
+struct Forgetful(AtomicUsize);
+
+#[async_trait::async_trait]
+impl posthouse_testkit::wrapped::Hook for Forgetful {
+    async fn call(
+        &self,
+        call: posthouse_testkit::wrapped::Call,
+        store: &Arc<dyn posthouse::Store>,
+    ) -> Result<posthouse_testkit::wrapped::Reply, Error> {
+        let ends = matches!(call, posthouse_testkit::wrapped::Call::Conclude(..));
+        let fails = |left: usize| left.checked_sub(1);
+        if ends && self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+            return Err(Error::Unavailable("not now".into()));
+        }
+        call.to(store).await
     }
 }
 
@@ -640,6 +724,8 @@ async fn what_takes_long_goes_on_and_is_done_once(shop: Shop) {
 async fn after_a_panic_another_goes_on(shop: Shop) {
     let to = shop.serve(AsItIs).await;
     assert_eq!(ask(to, request("POST /panics", &[ANNA, KEY], "a")).await, None);
+    let busy = told(to, "POST /panics", &[ANNA, KEY], "a").await;
+    busy.assert_refused(409, "TX.IDEMPOTENT_BUSY");
     let told = in_the_end(to, "POST /panics", "a").await;
     assert_eq!((told.status, told.body.as_str()), (200, "second"));
 }
@@ -650,7 +736,7 @@ async fn without_a_store_nothing_is_done(shop: Shop) {
     let ledger = Ledger::new(Arc::new(store), sqlite::AsyncOutbox::default(), "shop");
     let app = Router::new()
         .route("/plain", post(plain))
-        .layer(Idempotency::new(ledger, by_authorization))
+        .layer(Idempotency::new(ledger, by_authorization("secret")))
         .with_state(shop.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = listener.local_addr().unwrap();
@@ -698,6 +784,9 @@ on_both! {
     killed_at_each_step_it_is_done_once,
     answers_are_told_again_as_they_were,
     what_may_be_tried_again_is_not_kept,
+    a_refusal_at_the_door_is_not_kept,
+    the_whole_path_counts,
+    an_answer_that_is_not_kept_at_once_is_kept_in_the_end,
     what_is_too_large_passes_and_is_not_told_again,
     bad_requests_are_refused_and_nothing_is_done,
     what_takes_long_goes_on_and_is_done_once,

@@ -7,12 +7,12 @@ mod billing;
 mod bound;
 mod effects;
 mod explicit;
-#[cfg(feature = "tower")]
+#[cfg(feature = "axum")]
 mod http;
 mod ledger;
 mod limits;
 mod measures;
-#[cfg(all(feature = "http", feature = "tower"))]
+#[cfg(all(feature = "http", feature = "axum"))]
 mod orders;
 mod pace;
 mod payments;

@@ -242,7 +242,8 @@ async fn a_worker_of_its_own() {
     let Ok(url) = env::var(DATABASE) else { return };
     let store = AnyStore::open(&url).await.unwrap().store();
     let settings = Settings {
-        timeout: 3 * SECOND,
+        timeout: 6 * SECOND,
+        lease: 8 * SECOND,
         ..brisk()
     };
     let relay = worker(store, "A", &env::var(BROKER).unwrap(), &settings).unwrap();

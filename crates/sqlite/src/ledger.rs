@@ -6,7 +6,7 @@ use posthouse_core::{
     headers::{take_binding, to_json},
     ledger::{
         Begin, Begun, Clearance, Conclusion, End, Entry, EntryKey, Fenced, Fingerprint, Hold, Kept, Ruling, Status,
-        check_consumer, check_point,
+        check_consumer, check_point, not_under_it,
     },
 };
 use rusqlite::Connection;
@@ -23,6 +23,7 @@ use crate::{
 const LOCK: &str = include_str!("../sql/ledger_lock.sql");
 const FIND: &str = include_str!("../sql/ledger_find.sql");
 const PUT: &str = include_str!("../sql/ledger_put.sql");
+const NUMBER: &str = include_str!("../sql/number.sql");
 const BOUND: &str = include_str!("../sql/ledger_bound.sql");
 const HELD: &str = include_str!("../sql/ledger_held.sql");
 const ONCE: &str = include_str!("../sql/inbox_once.sql");
@@ -63,6 +64,16 @@ pub(crate) async fn reach<R: Run>(on: &mut R, hold: &Hold, checkpoint: &str) -> 
 }
 
 pub(crate) async fn leave<R: Run>(on: &mut R, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+    // Any other would never end it.
+    let values = vec![message.0.as_bytes().as_slice().into()];
+    let found = on.run(&Call { sql: NUMBER, values }).await?;
+    let bound = match found.as_deref() {
+        Some([Value::Integer(seq), ..]) => bound(on, *seq).await?,
+        _ => None,
+    };
+    if bound.is_none_or(|bound| bound.key != hold.key) {
+        return Err(not_under_it().into());
+    }
     change(on, &hold.key, |found, now| {
         Entry::leave_to(found, hold.token, message, now)
     })

@@ -13,6 +13,8 @@ pub struct Answer {
     pub headers: Headers,
     /// Its body.
     pub body: Vec<u8>,
+    /// The body is not all of it: nothing of it is kept.
+    pub cut: bool,
 }
 
 /// How much of an answer is kept.
@@ -76,14 +78,14 @@ impl Answer {
 
     /// What is kept of it.
     pub fn kept(self, keep: Keep) -> Kept {
-        let digest = Digest::of_fields(&[&self.body]);
-        let fits = matches!(keep, Keep::Result { most } if self.body.len() <= most);
+        let digest = (!self.cut).then(|| Digest::of_fields(&[&self.body]));
+        let fits = !self.cut && matches!(keep, Keep::Result { most } if self.body.len() <= most);
         let headers = if fits { self.headers } else { Headers::new() };
         Kept {
             status: self.status,
             headers,
             body: fits.then_some(self.body),
-            digest: Some(digest),
+            digest,
             error: None,
         }
     }

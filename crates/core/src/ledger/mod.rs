@@ -23,7 +23,7 @@ mod view;
 pub use answer::{Answer, Keep, Kept};
 pub use fingerprint::Fingerprint;
 pub use key::EntryKey;
-pub use relay::{Binding, CONFLICT, Clearance, End};
+pub use relay::{Binding, CONFLICT, Clearance, End, waits};
 pub use view::{EntryFilter, EntryPage, EntryView, Waits};
 
 use std::time::Duration;
@@ -228,6 +228,11 @@ impl Begin {
 /// Refuses a name that no checkpoint can have.
 pub fn check_point(name: &str) -> Result<(), Invalid> {
     check_name("checkpoint", name)
+}
+
+/// Why an entry is not left to a message.
+pub fn not_under_it() -> Invalid {
+    Invalid::new("message_id", "is not of a message that was enqueued under this entry")
 }
 
 /// Refuses a name that no consumer can have.

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::{Answer, Entry, EntryKey, Fingerprint, Held, Keep, Kept, MESSAGE_RETRY_AFTER, RETENTION, Ruling, Status};
+use super::{
+    Answer, Entry, EntryKey, Fingerprint, Held, Keep, Kept, MESSAGE_RETRY_AFTER, RETENTION, Ruling, SOON, Status,
+};
 use crate::{DeadReason, Invalid, MessageId, Timestamp};
 
 /// The longest that a message waits for another one that has its entry, before it looks again.
@@ -110,13 +112,15 @@ impl Entry {
         let Some(entry) = found.filter(|entry| !entry.is_expired(now) && !entry.is_blank(now)) else {
             return (Some(Self::of_message(fingerprint, message, now)), Clearance::Send);
         };
+        if entry.is_left_to(message, now) {
+            return (None, Clearance::Send);
+        }
         if entry.fingerprint != fingerprint {
             return (None, Clearance::Conflict);
         }
         match (entry.status, entry.held(now)) {
             (Status::Succeeded, _) => (None, Clearance::Done(entry.kept.unwrap_or_default())),
-            (Status::InFlight, Held::For(long)) => (None, Clearance::Wait(long)),
-            (Status::InFlight, Held::ByMessage) if entry.message == Some(message) => (None, Clearance::Send),
+            (Status::InFlight, Held::For(long)) => (None, Clearance::Wait(long.min(LONGEST_LOOK))),
             (Status::InFlight, Held::ByMessage) => {
                 // Nobody knows how long that takes: the longer it has, the longer it may.
                 let age = now.since(entry.updated_at);
@@ -155,8 +159,13 @@ impl Entry {
         self
     }
 
-    /// A message has ended. What succeeded is never taken back, and the entry of something else is not touched; a success counts also after a
-    /// failure, and after whoever held it meanwhile.
+    /// Whether this message has it.
+    fn is_left_to(&self, message: MessageId, now: Timestamp) -> bool {
+        self.status == Status::InFlight && self.held(now) == Held::ByMessage && self.message == Some(message)
+    }
+
+    /// A message has ended. Its failure is that of the entry which it has, and of no other: whoever has it goes on, and what nobody has stays free. Its success counts also after a failure, and
+    /// after whoever held it meanwhile; but what succeeded is never taken back, and the entry of something else is not touched.
     pub fn message_ended(
         found: Option<Self>,
         fingerprint: Fingerprint,
@@ -164,20 +173,14 @@ impl Entry {
         end: &End,
         now: Timestamp,
     ) -> Option<Self> {
-        let found = found.filter(|entry| !entry.is_expired(now));
+        let found = found.filter(|entry| !entry.is_expired(now) && !entry.is_blank(now));
+        let own = found.as_ref().is_some_and(|entry| entry.is_left_to(message, now));
         let (status, kept) = end.kept();
-        let blank = || Self::of_message(fingerprint, message, now);
         let entry = match found {
-            None => blank(),
-            // As if nothing had been there: see `clear`.
-            Some(entry) if entry.is_blank(now) => blank(),
-            Some(entry) if entry.status == Status::Succeeded => return None,
-            Some(entry) if entry.fingerprint != fingerprint => return None,
-            // Who holds it goes on, and says himself how it ends.
-            Some(entry) if status == Status::Failed && matches!(entry.held(now), Held::For(_)) => return None,
-            Some(entry) if status == Status::Failed && entry.message.is_some_and(|other| other != message) => {
-                return None;
-            }
+            Some(entry) if own => entry,
+            _ if status == Status::Failed => return None,
+            None => Self::of_message(fingerprint, message, now),
+            Some(entry) if entry.status == Status::Succeeded || entry.fingerprint != fingerprint => return None,
             Some(entry) => entry,
         };
         let mut entry = entry.ended(status, Some(kept), now);
@@ -190,6 +193,12 @@ impl Entry {
         let entry = found.filter(|entry| entry.status == Status::Failed && entry.message == Some(message))?;
         Some(entry.taken_by(message, now))
     }
+}
+
+/// How long a message waits that was told to, when it has waited so often since it was last sent: those who wait for each other for long look less often.
+pub fn waits(asked: Duration, releases: u32) -> Duration {
+    let often = SOON.saturating_mul(2u32.saturating_pow(releases.min(16)));
+    asked.max(often.min(LONGEST_LOOK))
 }
 
 /// What is kept of a message that died: with the status that a service would answer.
@@ -311,7 +320,19 @@ mod tests {
             clear(&left(), "a", B),
             Clearance::Wait(super::super::MESSAGE_RETRY_AFTER)
         );
-        assert_eq!(clear(&left(), "b", A), Clearance::Conflict);
+        assert_eq!(clear(&left(), "b", B), Clearance::Conflict);
+        let long = Begin::new(EntryKey::new("orders", "k"), print("a")).lease(Duration::from_secs(3600));
+        let long = Entry::begin(None, &long, token(), NOW).0.unwrap();
+        assert_eq!(clear(&long, "a", A), Clearance::Wait(LONGEST_LOOK));
+    }
+
+    #[test]
+    fn who_waits_often_looks_less_often() {
+        let table = [(0, 50), (1, 100), (3, 400), (10, 51_200), (11, 60_000), (100, 60_000)];
+        for (releases, millis) in table {
+            assert_eq!(waits(SOON, releases), Duration::from_millis(millis), "{releases}");
+        }
+        assert_eq!(waits(Duration::from_secs(30), 0), Duration::from_secs(30));
     }
 
     #[test]
@@ -326,8 +347,12 @@ mod tests {
     #[test]
     fn the_entry_of_something_else_is_not_touched() {
         for end in [delivered(), dead(DeadReason::Conflict, CONFLICT)] {
-            assert_eq!(Entry::message_ended(Some(left()), print("b"), A, &end, NOW), None);
+            assert_eq!(Entry::message_ended(Some(left()), print("b"), B, &end, NOW), None);
         }
+        // But its own it ends, whatever it is for: nobody else would.
+        let end = dead(DeadReason::Rejected, "no");
+        let ended = Entry::message_ended(Some(left()), print("b"), A, &end, NOW).unwrap();
+        assert_eq!(ended.status, Status::Failed);
     }
 
     #[test]
@@ -345,6 +370,14 @@ mod tests {
         let end = dead(DeadReason::Exhausted, "timeout");
         assert_eq!(after(Some(held()), &end), None);
         assert_eq!(Entry::message_ended(Some(left()), print("a"), B, &end, NOW), None);
+        // Nor does it touch what nobody has, or what was not heard of again, or its own failure.
+        assert_eq!(after(None, &end), None);
+        let free = Entry::conclude(Some(held()), token(), Conclusion::Released { error: None }, NOW).0;
+        assert_eq!(after(free, &end), None);
+        let later = NOW.plus(super::super::LEASE);
+        assert_eq!(Entry::message_ended(Some(held()), print("a"), A, &end, later), None);
+        let failed = after(Some(left()), &end);
+        assert_eq!(after(failed, &dead(DeadReason::Cancelled, "x")), None);
     }
 
     #[test]

@@ -12,8 +12,8 @@
 //! # async fn place() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = AnyStore::open("sqlite://shop.db").await?.store();
-//! let layer = Idempotency::new(Ledger::new(store, AsyncOutbox::default(), "http"), by_authorization).required();
-//! let app: Router = Router::new().route("/orders", post(place)).layer(layer);
+//! let layer = Idempotency::new(Ledger::new(store, AsyncOutbox::default(), "http"), by_authorization("a secret")).required();
+//! let app: Router = Router::new().route("/orders", post(place)).route_layer(layer);
 //! # Ok(()) }
 //! ```
 //!
@@ -23,14 +23,15 @@
 //! | again | with the same status, headers and body, and `idempotency-replayed: true` |
 //! | again, while the first is under way | 409 and `Retry-After`; with [`Ledger::wait`], in time, with the same answer |
 //! | for something else: another body, or query | 422, or [`mismatch_status`](Idempotency::mismatch_status) |
+//! | whose answer was not kept: more than [`keep`](Idempotency::keep) bytes, a stream of events, trailers | 409, `result_not_kept` |
 //! | that is empty, too long, or there twice; or is missing and [`required`](Idempotency::required) | 400 |
 //! | of somebody whom nobody knows | 401 |
 //! | while the store cannot be reached | 503; nothing was done |
 //!
-//! What is answered with 408, 409, 425, 429 or 5xx is not kept: the key is free, and the request may be sent again. What has more than
-//! [`keep`](Idempotency::keep) bytes passes, and whoever asks again is told 409 with the code `result_not_kept`. All refusals are `application/problem+json`.
+//! What is refused at the door (401, 403 to 407, 409, 411, 413 to 415, 421, 425, 429, 431) is not kept: the key is free at once. Nor is what nobody knows the effect of (408, 5xx, an error
+//! of the service): the request may be sent again at once, and whoever does it then is told that it was taken over. All refusals are `application/problem+json`.
 //!
-//! The service goes on when its client is gone, and its hold is renewed meanwhile. It finds its [`Guard`] among the request's extensions. With
+//! The service goes on when its client is gone, and its hold is renewed meanwhile ([`at_most`](Idempotency::at_most)). Its answer is read as a whole before it is sent, as far as it is kept. It finds its [`Guard`] among the request's extensions. With
 //! `finish_in` it records the answer in the transaction of what it does, and then the effect is there exactly once, also if the program dies in between. Without that it is there at
 //! least once: a program that dies after the effect, and before the answer was kept, leaves the key to the next request when its lease is over.
 
@@ -46,12 +47,16 @@ pub use service::Guarded;
 use ::http::{Method, StatusCode, request::Parts};
 use std::{sync::Arc, time::Duration};
 
-use crate::ledger::{Guard, Ledger};
+use crate::ledger::{Fingerprint, Guard, Ledger};
+use response::Says;
 
 /// Whose keys they are: the tenant of a request; none if nobody knows who asks.
 type Caller = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 /// What a key of a request is for.
 type Scope = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
+
+/// What a request asks for.
+type Print = Arc<dyn Fn(&Parts, &[u8]) -> Fingerprint + Send + Sync>;
 
 /// The layer. See [the module](self).
 #[derive(Clone)]
@@ -59,6 +64,9 @@ pub struct Idempotency<O> {
     ledger: Ledger<O>,
     caller: Caller,
     scope: Scope,
+    fingerprint: Print,
+    says: fn(StatusCode) -> Says,
+    at_most: Duration,
     required: bool,
     methods: Vec<Method>,
     mismatch: StatusCode,
@@ -77,6 +85,9 @@ impl<O: Clone> Idempotency<O> {
             ledger,
             caller: Arc::new(caller),
             scope: Arc::new(request::route),
+            fingerprint: Arc::new(request::fingerprint),
+            says: response::says,
+            at_most: Duration::from_secs(15 * 60),
             required: false,
             methods: vec![Method::POST, Method::PATCH],
             mismatch: StatusCode::UNPROCESSABLE_ENTITY,
@@ -100,6 +111,18 @@ impl<O: Clone> Idempotency<O> {
     /// What a key is for, instead of its method and path: a request of another scope has nothing to do with it.
     pub fn scope(mut self, scope: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
         self.scope = Arc::new(scope);
+        self
+    }
+
+    /// What a request asks for, instead of its method, path, query and body: where one that is sent again is written in another way, as forms of several parts are.
+    pub fn fingerprint(mut self, print: impl Fn(&Parts, &[u8]) -> Fingerprint + Send + Sync + 'static) -> Self {
+        self.fingerprint = Arc::new(print);
+        self
+    }
+
+    /// For how long a hold is renewed while its service works; a quarter of an hour unless it is said. Then its lease runs out, and another may do it.
+    pub fn at_most(mut self, longest: Duration) -> Self {
+        self.at_most = longest;
         self
     }
 

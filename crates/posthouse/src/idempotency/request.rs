@@ -1,7 +1,7 @@
 //! What is read of a request: its key, whose it is, and what it asks for.
 
 use ::http::{
-    HeaderMap, StatusCode,
+    HeaderMap, StatusCode, Uri,
     header::{AUTHORIZATION, CONTENT_TYPE},
     request::Parts,
 };
@@ -13,15 +13,31 @@ use crate::ledger::Fingerprint;
 /// The header.
 pub const KEY: &str = "idempotency-key";
 
-/// Whoever shows the same credentials is the same: by a hash of the `Authorization` header. Without one nobody knows who asks.
-pub fn by_authorization(parts: &Parts) -> Option<String> {
-    let shown = parts.headers.get(AUTHORIZATION)?;
-    Some(Digest::of_fields(&[b"authorization", shown.as_bytes()]).to_string())
+/// Whoever shows the same credentials is the same: by a hash of the `Authorization` header, with a secret of yours, so that nobody can guess them from what is kept. All that
+/// serve the same keys must have the same secret. Without the header nobody knows who asks.
+///
+/// It checks nothing, and credentials that change from request to request are another caller each time. Where your own authentication has found out who asks, give a function that
+/// looks there instead.
+pub fn by_authorization(secret: impl Into<Vec<u8>>) -> impl Fn(&Parts) -> Option<String> + Send + Sync + 'static {
+    let secret = secret.into();
+    move |parts| {
+        let shown = parts.headers.get(AUTHORIZATION)?;
+        Some(Digest::of_fields(&[&secret, shown.as_bytes()]).to_string())
+    }
+}
+
+/// What was asked for. Inside a nested router of axum that is not what a layer is shown.
+fn uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri;
+    }
+    &parts.uri
 }
 
 /// Method and path; of a long path, its hash.
 pub(super) fn route(parts: &Parts) -> String {
-    within(format!("{} {}", parts.method, parts.uri.path()))
+    within(format!("{} {}", parts.method, uri(parts).path()))
 }
 
 /// A name that every store can keep: what is too long is told by its hash.
@@ -75,11 +91,11 @@ pub(super) fn fingerprint(parts: &Parts, body: &[u8]) -> Fingerprint {
     } else {
         Fingerprint::of_bytes(body)
     };
-    let query = parts.uri.query().unwrap_or_default();
+    let uri = uri(parts);
     Fingerprint::of_fields([
         ("method", parts.method.as_str().as_bytes()),
-        ("path", parts.uri.path().as_bytes()),
-        ("query", query.as_bytes()),
+        ("path", uri.path().as_bytes()),
+        ("query", uri.query().unwrap_or_default().as_bytes()),
         ("body", content.0.as_bytes()),
     ])
 }
@@ -144,12 +160,14 @@ mod tests {
 
     #[test]
     fn callers_are_told_apart_by_what_they_show() {
-        let with = |value: &str| {
+        let with = |secret: &str, value: &str| {
             let request = Request::builder().header(AUTHORIZATION, value).body(()).unwrap();
-            by_authorization(&request.into_parts().0)
+            by_authorization(secret)(&request.into_parts().0)
         };
-        assert_ne!(with("Bearer a"), with("Bearer b"));
-        assert!(with("Bearer a").is_some_and(|hash| !hash.contains("Bearer") && hash.len() == 64));
-        assert_eq!(by_authorization(&Request::new(()).into_parts().0), None);
+        assert_eq!(with("s", "Bearer a"), with("s", "Bearer a"));
+        assert_ne!(with("s", "Bearer a"), with("s", "Bearer b"));
+        assert_ne!(with("s", "Bearer a"), with("t", "Bearer a"));
+        assert!(with("s", "Bearer a").is_some_and(|hash| !hash.contains("Bearer") && hash.len() == 64));
+        assert_eq!(by_authorization("s")(&Request::new(()).into_parts().0), None);
     }
 }

@@ -2,8 +2,10 @@
 
 use ::http::{
     HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
-    header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER, SET_COOKIE, TRANSFER_ENCODING, UPGRADE},
-    response::Parts,
+    header::{
+        CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
+        UPGRADE, WWW_AUTHENTICATE,
+    },
 };
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -28,7 +30,7 @@ pub const RESULT_NOT_KEPT: &str = "result_not_kept";
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Headers that belong to a connection, to a moment or to one client: they are not told again.
-const FLEETING: [HeaderName; 7] = [
+const FLEETING: [HeaderName; 10] = [
     CONNECTION,
     CONTENT_LENGTH,
     DATE,
@@ -36,8 +38,11 @@ const FLEETING: [HeaderName; 7] = [
     TRANSFER_ENCODING,
     UPGRADE,
     HeaderName::from_static("keep-alive"),
+    TE,
+    TRAILER,
+    WWW_AUTHENTICATE,
 ];
-/// The most bytes of headers that are kept, names and values. Beyond it only the content type is.
+/// The most bytes of headers that are kept, names and values.
 const MOST_HEADERS: usize = 16 * 1024;
 
 /// Why a request is not done.
@@ -123,10 +128,16 @@ pub(super) fn replay(kept: Kept) -> Option<Response<Body>> {
     let Kept {
         status, headers, body, ..
     } = kept;
+    let lasting = |name: &str| {
+        !FLEETING
+            .iter()
+            .any(|fleeting| name.eq_ignore_ascii_case(fleeting.as_str()))
+    };
     let mut response = response(Answer {
         status,
-        headers,
+        headers: headers.into_iter().filter(|(name, _)| lasting(name)).collect(),
         body: body?,
+        cut: false,
     });
     response
         .headers_mut()
@@ -134,32 +145,49 @@ pub(super) fn replay(kept: Kept) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Whether an answer says that nothing was done, or that it may be tried again.
-pub(super) fn is_passing(status: StatusCode) -> bool {
-    status.is_server_error() || matches!(status.as_u16(), 408 | 409 | 425 | 429)
+/// What an answer says about the effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Says {
+    /// This is how it ended: it is told again.
+    Ended,
+    /// Nothing was done: the key is free.
+    Nothing,
+    /// Nobody knows: the next one is told that it was taken over.
+    Unknown,
 }
 
-/// What is kept of the headers.
-pub(super) fn kept_headers(headers: &HeaderMap) -> Headers {
-    let readable = |(name, value): (&HeaderName, &HeaderValue)| {
-        let kept = !FLEETING.contains(name);
-        kept.then_some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
-    };
-    let all: Headers = headers.iter().filter_map(readable).collect();
-    let size: usize = all.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if size <= MOST_HEADERS {
-        return all;
+pub(super) fn says(status: StatusCode) -> Says {
+    match status.as_u16() {
+        408 => Says::Unknown,
+        _ if status.is_server_error() => Says::Unknown,
+        // Refused at the door, or not now.
+        401 | 403..=407 | 409 | 411 | 413..=415 | 421 | 425 | 429 | 431 => Says::Nothing,
+        _ => Says::Ended,
     }
-    all.into_iter()
-        .filter(|(name, _)| name == CONTENT_TYPE.as_str())
-        .collect()
+}
+
+/// What is kept of the headers; nothing if they are too large. Of a header that is there several times the values stand behind each other.
+pub(super) fn kept_headers(headers: &HeaderMap) -> Option<Headers> {
+    let mut kept = Headers::new();
+    let lasting = headers.iter().filter(|(name, _)| !FLEETING.contains(name));
+    for (name, value) in lasting {
+        let Ok(value) = value.to_str() else { continue };
+        kept.entry(name.as_str().to_owned())
+            .and_modify(|all| {
+                all.push_str(", ");
+                all.push_str(value);
+            })
+            .or_insert_with(|| value.to_owned());
+    }
+    let size: usize = kept.iter().map(|(name, value)| name.len() + value.len()).sum();
+    (size <= MOST_HEADERS).then_some(kept)
 }
 
 /// What was read of an answer.
 pub(super) enum Read {
     /// All of it.
     Whole(Answer),
-    /// It has more bytes than are kept.
+    /// It has more than is kept: bytes, headers, trailers, or no end.
     TooLarge(StatusCode),
     /// It broke off.
     Broken,
@@ -171,34 +199,43 @@ where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    let headers = kept_headers(response.headers()).filter(|_| !is_endless(response.headers()));
+    let Some(headers) = headers else {
+        return (Read::TooLarge(response.status()), unread(response));
+    };
     let (parts, body) = response.into_parts();
-    let mut body = Box::pin(body);
-    let (mut frames, mut size) = (VecDeque::new(), 0);
-    let found = loop {
-        let frame = match body.frame().await {
-            None => break Read::Whole(answer(&parts, &frames)),
-            Some(frame) => frame.map_err(Into::into),
+    let (mut body, mut size) = (Box::pin(body), 0);
+    let mut frames: VecDeque<Result<Frame<Bytes>, BoxError>> = VecDeque::new();
+    let (found, body) = loop {
+        let Some(frame) = body.frame().await else {
+            let data = frames.iter().flatten().filter_map(Frame::data_ref);
+            let answer = Answer {
+                status: Some(parts.status.as_u16()),
+                headers,
+                body: data.flat_map(|bytes: &Bytes| bytes.iter().copied()).collect(),
+                cut: false,
+            };
+            // What has ended is not asked again.
+            break (Read::Whole(answer), None);
         };
+        let frame = frame.map_err(Into::into);
         size += frame.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len);
-        let broken = frame.is_err();
+        let (broken, trailers) = (frame.is_err(), frame.as_ref().is_ok_and(Frame::is_trailers));
         frames.push_back(frame);
         if broken {
-            break Read::Broken;
-        } else if size > most {
-            break Read::TooLarge(parts.status);
+            break (Read::Broken, None);
+        } else if size > most || trailers {
+            break (Read::TooLarge(parts.status), Some(body));
         }
     };
     let rest = Rest { frames, body };
     (found, Response::from_parts(parts, rest.boxed_unsync()))
 }
 
-fn answer(parts: &Parts, frames: &VecDeque<Result<Frame<Bytes>, BoxError>>) -> Answer {
-    let data = frames.iter().flatten().filter_map(Frame::data_ref);
-    Answer {
-        status: Some(parts.status.as_u16()),
-        headers: kept_headers(&parts.headers),
-        body: data.flat_map(|bytes| bytes.iter().copied()).collect(),
-    }
+/// A stream of events is told as it comes.
+fn is_endless(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
 }
 
 /// An answer that is not looked at.
@@ -213,7 +250,8 @@ where
 /// What was read, and what was not.
 struct Rest<B> {
     frames: VecDeque<Result<Frame<Bytes>, BoxError>>,
-    body: Pin<Box<B>>,
+    /// Until it has ended.
+    body: Option<Pin<Box<B>>>,
 }
 
 impl<B> HttpBody for Rest<B>
@@ -225,23 +263,31 @@ where
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.frames.pop_front() {
-            Some(frame) => Poll::Ready(Some(frame)),
-            None => {
-                let frame = ready!(self.body.as_mut().poll_frame(context));
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-            }
+        if let Some(frame) = self.frames.pop_front() {
+            return Poll::Ready(Some(frame));
         }
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(body.as_mut().poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.body = None;
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.frames.is_empty() && self.body.is_end_stream()
+        self.frames.is_empty() && self.body.as_ref().is_none_or(|body| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         let read = self.frames.iter().flatten().filter_map(Frame::data_ref);
         let read = read.map(|bytes| bytes.len() as u64).sum::<u64>();
-        let (rest, mut hint) = (self.body.size_hint(), SizeHint::new());
+        let rest = self
+            .body
+            .as_ref()
+            .map_or(SizeHint::with_exact(0), |body| body.size_hint());
+        let mut hint = SizeHint::new();
         hint.set_lower(rest.lower() + read);
         if let Some(upper) = rest.upper() {
             hint.set_upper(upper + read);
@@ -273,18 +319,69 @@ mod tests {
         ] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
+        headers.append("vary", HeaderValue::from_static("accept"));
+        headers.append("vary", HeaderValue::from_static("origin"));
         headers.insert("x-odd", HeaderValue::from_bytes(b"caf\xe9").unwrap());
-        let kept: Vec<_> = kept_headers(&headers).into_keys().collect();
-        assert_eq!(kept, ["content-type", "location"]);
+        let kept = kept_headers(&headers).unwrap();
+        let names: Vec<_> = kept.keys().map(String::as_str).collect();
+        assert_eq!(names, ["content-type", "location", "vary"]);
+        assert_eq!(kept["vary"], "accept, origin");
         headers.insert("x-long", HeaderValue::try_from("x".repeat(MOST_HEADERS)).unwrap());
-        assert_eq!(kept_headers(&headers).into_keys().collect::<Vec<_>>(), ["content-type"]);
+        assert_eq!(kept_headers(&headers), None);
+        let cookie = Headers::from([("Set-Cookie".to_owned(), "session=secret".to_owned())]);
+        let kept = Kept {
+            headers: cookie,
+            body: Some(Vec::new()),
+            ..Kept::default()
+        };
+        let told = replay(kept).unwrap();
+        assert_eq!(
+            told.headers().keys().map(HeaderName::as_str).collect::<Vec<_>>(),
+            [REPLAYED]
+        );
     }
 
     #[test]
     fn what_may_be_tried_again_is_not_kept() {
-        let passing = |status: u16| is_passing(StatusCode::from_u16(status).unwrap());
-        assert!([408, 409, 425, 429, 500, 503].into_iter().all(passing));
-        assert!(![200, 201, 204, 302, 400, 404, 410, 422].into_iter().any(passing));
+        let table = [
+            (Says::Ended, [200, 201, 204, 302, 400, 402, 410, 422].as_slice()),
+            (Says::Nothing, &[401, 403, 404, 405, 409, 413, 415, 425, 429]),
+            (Says::Unknown, &[408, 500, 502, 503, 504]),
+        ];
+        for (expected, statuses) in table {
+            for status in statuses {
+                assert_eq!(says(StatusCode::from_u16(*status).unwrap()), expected, "{status}");
+            }
+        }
+    }
+
+    /// Must not be asked again when it has ended.
+    struct Once(VecDeque<Frame<Bytes>>, bool);
+
+    impl HttpBody for Once {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            assert!(!self.1, "it had ended");
+            let frame = self.0.pop_front();
+            self.1 = frame.is_none();
+            Poll::Ready(frame.map(Ok))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_ended_is_not_asked_again() {
+        let trailers = || Frame::trailers(HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("x"))]));
+        let data = || Frame::data(Bytes::from_static(b"abc"));
+        let (found, response) = read(Response::new(Once([data(), data()].into(), false)), 100).await;
+        assert!(matches!(found, Read::Whole(answer) if answer.body == b"abcabc"));
+        let mut body = response.into_body();
+        while body.frame().await.is_some() {}
+        assert!(body.frame().await.is_none());
+        let (found, response) = read(Response::new(Once([data(), trailers()].into(), false)), 100).await;
+        assert!(matches!(found, Read::TooLarge(_)), "trailers are not kept");
+        assert!(response.into_body().collect().await.unwrap().trailers().is_some());
     }
 
     /// A body of these pieces, and perhaps it breaks off.
@@ -294,7 +391,7 @@ mod tests {
             .map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes()))));
         Rest {
             frames: frames.chain(breaks.then(|| Err("broke off".into()))).collect(),
-            body: Box::pin(Full::new(Bytes::new())),
+            body: Some(Box::pin(Full::new(Bytes::new()))),
         }
     }
 

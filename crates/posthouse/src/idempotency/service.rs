@@ -1,6 +1,6 @@
 //! The service behind the layer.
 
-use ::http::{Request, Response, StatusCode};
+use ::http::{Request, Response, StatusCode, request::Parts};
 use bytes::Bytes;
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -12,18 +12,20 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
+use tokio::{sync::oneshot, task::JoinError, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use super::{
     Hold, Idempotency, renewals, request,
-    response::{Body, RESULT_NOT_KEPT, Read, Refusal, is_passing, read, replay, unread},
+    response::{Body, RESULT_NOT_KEPT, Read, Refusal, Says, read, replay, unread},
 };
-use crate::ledger::{Begun, Conclusion, Keep, Kept};
+use crate::ledger::{Begun, Conclusion, Kept};
 
-/// How often an end is to be recorded while the store does not answer, and how long it waits at first; twice as long each time.
-const RECORDS: u32 = 5;
-const BETWEEN_RECORDS: Duration = Duration::from_millis(100);
+/// How long it waits before it records an end again, which the store has not taken: at first, and at most.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// A service whose requests are done once. See [the module](super).
 #[derive(Clone)]
@@ -67,64 +69,90 @@ where
         let inner = std::mem::replace(&mut self.inner, clone);
         let rules = self.rules.clone();
         Box::pin(async move {
-            match rules.begin(request).await {
-                Ok(Next::Pass(request)) => pass(inner, request).await,
-                Ok(Next::Do(request, hold)) => once(inner, request, hold, &rules).await,
-                Ok(Next::Told(response)) => Ok(response),
+            match rules.read(request).await {
+                Ok(Asked::Plain(request)) => pass(inner, request).await,
+                Ok(Asked::Once(once)) => on_a_task(inner, once, rules).await,
                 Err(refusal) => Ok(refusal.into_response()),
             }
         })
     }
 }
 
-/// What becomes of a request.
-enum Next<B, O> {
+/// A request that was read.
+enum Asked<B> {
     /// It has no key.
-    Pass(Request<B>),
+    Plain(Request<B>),
+    /// It has one.
+    Once(Once),
+}
+
+/// A request under a key.
+struct Once {
+    tenant: String,
+    key: String,
+    parts: Parts,
+    body: Bytes,
+}
+
+/// What becomes of it.
+enum Next<O> {
     /// It is done, for the first time.
-    Do(Request<B>, Hold<O>),
+    Do(Parts, Bytes, Hold<O>),
     /// It was done before.
     Told(Response<Body>),
 }
 
 impl<O: Clone + Send + Sync + 'static> Idempotency<O> {
-    async fn begin<B>(&self, request: Request<B>) -> Result<Next<B, O>, Refusal>
+    async fn read<B>(&self, request: Request<B>) -> Result<Asked<B>, Refusal>
     where
-        B: HttpBody + From<Bytes>,
+        B: HttpBody,
         B::Error: Into<BoxError>,
     {
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         if !self.methods.contains(&parts.method) {
-            return Ok(Next::Pass(Request::from_parts(parts, body)));
+            return Ok(Asked::Plain(Request::from_parts(parts, body)));
         }
         let Some(key) = request::key(&parts.headers)? else {
             if self.required {
                 let detail = "this request needs an Idempotency-Key header";
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "key_missing", detail));
             }
-            return Ok(Next::Pass(Request::from_parts(parts, body)));
+            return Ok(Asked::Plain(Request::from_parts(parts, body)));
         };
         let Some(tenant) = (self.caller)(&parts) else {
             let detail = "an Idempotency-Key belongs to somebody, and nobody knows who asks";
             return Err(Refusal::new(StatusCode::UNAUTHORIZED, "caller_unknown", detail));
         };
-        let body = whole(body, self.most_asked).await?;
-        let fingerprint = request::fingerprint(&parts, &body);
+        Ok(Asked::Once(Once {
+            tenant: request::within(tenant),
+            key,
+            body: whole(body, self.most_asked).await?,
+            parts,
+        }))
+    }
+
+    async fn begin(&self, once: Once) -> Result<Next<O>, Refusal> {
+        let Once {
+            tenant,
+            key,
+            mut parts,
+            body,
+        } = once;
+        let fingerprint = (self.fingerprint)(&parts, &body);
         let ledger = self.ledger.within(&(self.scope)(&parts), self.most_kept);
-        let begun = ledger.begin(&request::within(tenant), &key, fingerprint).await;
+        let begun = ledger.begin(&tenant, &key, fingerprint).await;
         match begun.map_err(|error| refused(&error))? {
             Begun::Acquired(guard) => {
                 let hold = Arc::new(guard);
                 parts.extensions.insert(hold.clone());
-                Ok(Next::Do(Request::from_parts(parts, B::from(body)), hold))
+                Ok(Next::Do(parts, body, hold))
             }
-            Begun::Replay(kept) => replay(kept).map(Next::Told).ok_or_else(|| {
-                let detail = "it was done, and its answer was too large to be kept";
-                Refusal::new(StatusCode::CONFLICT, RESULT_NOT_KEPT, detail)
-            }),
+            Begun::Replay(kept) => replay(kept).map(Next::Told).ok_or_else(not_kept),
             Begun::Busy { retry_after } => {
                 let detail = "the first request with this Idempotency-Key is under way";
-                Err(Refusal::new(StatusCode::CONFLICT, Code::IdempotentBusy.as_str(), detail).after(retry_after))
+                // Most are done long before their time is up.
+                let wait = retry_after.min(LONGEST_WAIT);
+                Err(Refusal::new(StatusCode::CONFLICT, Code::IdempotentBusy.as_str(), detail).after(wait))
             }
             Begun::Failed(kept) => failed(kept),
             Begun::Mismatch => {
@@ -135,13 +163,22 @@ impl<O: Clone + Send + Sync + 'static> Idempotency<O> {
     }
 }
 
+fn not_kept() -> Refusal {
+    let detail = "it was done, and its answer was not kept";
+    Refusal::new(StatusCode::CONFLICT, RESULT_NOT_KEPT, detail)
+}
+
 /// It failed for good: with the answer that it had, or with the status that was recorded.
-fn failed<B, O>(kept: Kept) -> Result<Next<B, O>, Refusal> {
+fn failed<O>(kept: Kept) -> Result<Next<O>, Refusal> {
     let status = kept.status.and_then(|status| StatusCode::from_u16(status).ok());
-    replay(kept).map(Next::Told).ok_or_else(|| {
-        let detail = "it failed for good before";
-        let status = status.unwrap_or(StatusCode::CONFLICT);
-        Refusal::new(status, Code::IdempotentLastFailed.as_str(), detail)
+    let said = kept.error.is_some();
+    replay(kept).map(Next::Told).ok_or_else(|| match said {
+        true => {
+            let detail = "it failed for good before";
+            let status = status.unwrap_or(StatusCode::CONFLICT);
+            Refusal::new(status, Code::IdempotentLastFailed.as_str(), detail)
+        }
+        false => not_kept(),
     })
 }
 
@@ -176,56 +213,94 @@ where
     Ok(unread(inner.call(request).await?))
 }
 
-/// Does it, and records how it ended. On a task of its own: a client that is gone does not end it halfway.
-async fn once<S, B, R, O>(
-    mut inner: S,
-    request: Request<B>,
-    hold: Hold<O>,
-    rules: &Idempotency<O>,
-) -> Result<Response<Body>, S::Error>
+/// Begins, does it and records how it ended, on a task of its own: a client that is gone ends nothing halfway. The answer is told as soon as it is there; if the store does not take
+/// the record of it then, that is tried for as long as the hold lasts.
+async fn on_a_task<S, B, R, O>(inner: S, once: Once, rules: Arc<Idempotency<O>>) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<B>, Response = Response<R>> + Send + 'static,
     S::Future: Send,
     S::Error: Send,
-    B: Send + 'static,
+    B: From<Bytes> + Send + 'static,
     R: HttpBody<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
     O: Clone + Send + Sync + 'static,
 {
-    let (most, lease) = (rules.most_kept, rules.ledger.lease_time());
-    let work = tokio::spawn(async move {
-        let _renewing = AbortOnDropHandle::new(tokio::spawn(renew(hold.clone(), lease)));
-        let response = inner.call(request).await?;
-        if is_passing(response.status()) {
-            let error = Some(format!("answered {}", response.status().as_u16()));
-            record(&hold, Conclusion::Released { error }).await;
-            return Ok(unread(response));
+    let (tell, told) = oneshot::channel();
+    let work = async move {
+        // If nobody listens any more, the client is gone.
+        match rules.begin(once).await {
+            Ok(Next::Do(parts, body, hold)) => {
+                work(inner, Request::from_parts(parts, B::from(body)), hold, &rules, tell).await
+            }
+            Ok(Next::Told(response)) => drop(tell.send(Ok(response))),
+            Err(refusal) => drop(tell.send(Ok(refusal.into_response()))),
         }
-        let refuses = response.status().is_client_error();
-        let (found, response) = read(response, most).await;
-        let kept = match found {
-            Read::Whole(answer) => answer.kept(Keep::Result { most }),
-            Read::TooLarge(status) => Kept::default().status(status.as_u16()),
-            // Whoever asks again is told nothing of what was only half said: when its time is up, another goes on.
-            Read::Broken => return Ok(response),
-        };
-        let end = if refuses {
-            Conclusion::Failed(kept)
-        } else {
-            Conclusion::Succeeded(kept)
-        };
-        record(&hold, end).await;
-        Ok(response)
-    });
-    match work.await {
+    };
+    let work = tokio::spawn(work.in_current_span());
+    match told.await {
         Ok(answered) => answered,
-        Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+        // It ended without a word.
+        Err(_) => match work.await.map_err(JoinError::try_into_panic) {
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            _ => Ok(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopped", "the service stops").into_response()),
+        },
     }
 }
 
-/// Goes on for as long as the service works. On a task of its own, because it may wait for the service's transaction.
-async fn renew<O>(hold: Hold<O>, lease: Duration) {
-    loop {
+/// To whom the answer is told.
+type Tell<E> = oneshot::Sender<Result<Response<Body>, E>>;
+
+async fn work<S, B, R, O>(
+    mut inner: S,
+    request: Request<B>,
+    hold: Hold<O>,
+    rules: &Idempotency<O>,
+    tell: Tell<S::Error>,
+) where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: HttpBody<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+    O: Clone + Send + Sync + 'static,
+{
+    let lease = rules.ledger.lease_time();
+    let _renewing = AbortOnDropHandle::new(tokio::spawn(renew(hold.clone(), lease, rules.at_most)));
+    let response = match inner.call(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            // What it did is not known, nor does it say.
+            record(&hold, None, || drop(tell.send(Err(error)))).await;
+            return;
+        }
+    };
+    let status = response.status();
+    let (end, response) = match (rules.says)(status) {
+        Says::Unknown => (None, unread(response)),
+        Says::Nothing => {
+            let error = Some(format!("answered {}", status.as_u16()));
+            (Some(Conclusion::Released { error }), unread(response))
+        }
+        Says::Ended => {
+            let (found, response) = read(response, rules.most_kept).await;
+            let kept = match found {
+                Read::Whole(answer) => answer.kept(rules.ledger.within("", rules.most_kept).keeps()),
+                Read::TooLarge(status) => Kept::default().status(status.as_u16()),
+                // Half of an answer is told to nobody else.
+                Read::Broken => return drop(tell.send(Ok(response))),
+            };
+            let end = match status.is_client_error() {
+                true => Conclusion::Failed(kept),
+                false => Conclusion::Succeeded(kept),
+            };
+            (Some(end), response)
+        }
+    };
+    record(&hold, end, || drop(tell.send(Ok(response)))).await;
+}
+
+/// Goes on for as long as the service works, and no longer than that. On a task of its own, because it may wait for the service's transaction.
+async fn renew<O>(hold: Hold<O>, lease: Duration, at_most: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < at_most {
         tokio::time::sleep(renewals(lease)).await;
         match hold.renew(lease).await {
             Ok(()) => {}
@@ -234,16 +309,29 @@ async fn renew<O>(hold: Hold<O>, lease: Duration) {
             Err(error) => tracing::warn!(%error, "the hold of a request could not be renewed"),
         }
     }
+    tracing::warn!("a request takes longer than it may; when its lease is over another may do it");
 }
 
-/// Records an end; a service that has recorded its own has the last word.
-async fn record<O>(hold: &Hold<O>, end: Conclusion) {
-    for time in 0..RECORDS {
-        match hold.conclude(&end).await {
+/// Records an end, or that nobody knows it, and has the answer told: when it is recorded, or when the store has not answered the first time. A service that has recorded its own end has the last word.
+async fn record<O>(hold: &Hold<O>, end: Option<Conclusion>, tell: impl FnOnce()) {
+    let mut tell = Some(tell);
+    let mut wait = FIRST_WAIT;
+    loop {
+        let recorded = match &end {
+            Some(end) => hold.conclude(end).await,
+            None => hold.abandon().await,
+        };
+        // Told in any case, and only once.
+        if let Some(tell) = tell.take() {
+            tell();
+        }
+        match recorded {
             Ok(()) => return,
             Err(Error::HoldLost(_)) => return tracing::debug!("a request was ended by its service, or by its time"),
-            Err(error) if error.retryable() && time + 1 < RECORDS => {
-                tokio::time::sleep(BETWEEN_RECORDS * 2u32.pow(time)).await;
+            Err(error) if error.retryable() => {
+                tracing::warn!(%error, "the answer to a request is not kept yet; it is tried again");
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(LONGEST_WAIT);
             }
             Err(error) => {
                 return tracing::error!(%error, "the answer to a request could not be kept; when its lease is over it may be done again");

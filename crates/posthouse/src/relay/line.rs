@@ -2,7 +2,7 @@
 
 use posthouse_core::{
     Delivery, Effect, Error, Outcome, Receipt, Settlement, class,
-    ledger::{Clearance, Kept},
+    ledger::{Clearance, Kept, waits},
     topic::shown,
 };
 use std::{
@@ -167,7 +167,7 @@ impl Line {
                 Settlement::duplicate(lease, said.as_deref())
             }
             Unsent::Conflict => Settlement::conflict(lease),
-            Unsent::Wait(after) => Settlement::released(lease, after),
+            Unsent::Wait(after) => Settlement::released(lease, waits(after, lease.standing.releases)),
         };
         let settler = self.engine.settler.clone();
         settler.hand_in(
@@ -357,8 +357,8 @@ fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
 /// Everything that must hold before a send begins. Answers for what its receipt is to be kept.
 async fn turn(engine: &Engine, door: &Door, work: &Work) -> Result<Option<Effect>, Unsent> {
     may_begin(engine, door, work).await?;
-    let effect = new_effect(engine, &door.route, work).await?;
     clear(engine, work).await?;
+    let effect = new_effect(engine, &door.route, work).await?;
     cover(engine, &door.route, work).await?;
     point("relay::before_last_look").await;
     // It may have taken its time, and nothing begins after the stop.

@@ -12,8 +12,8 @@ use super::{
 
 /// A caller's transaction. Nothing of it is seen before the commit; dropped, it is rolled back.
 pub struct MemoryTx {
-    memory: Memory,
-    tx: TxId,
+    pub(super) memory: Memory,
+    pub(super) tx: TxId,
 }
 
 impl MemoryTx {

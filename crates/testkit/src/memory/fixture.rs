@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     lease::check_lease,
-    ledger::{Conclusion, Entry, Fenced, Hold, check_consumer, check_point},
+    ledger::{Conclusion, Entry, Fenced, Hold, check_consumer, check_point, not_under_it},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -104,6 +104,9 @@ impl Caller for MemoryTx {
     }
 
     async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        if !self.has_under(message, &hold.key) {
+            return Err(not_under_it().into());
+        }
         self.change_entry(hold, |found, token, now| Entry::leave_to(found, token, message, now))
             .await
     }

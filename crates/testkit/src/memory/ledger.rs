@@ -1,7 +1,7 @@
 //! The ledger and the inbox. What becomes of an entry is decided by the core.
 
 use posthouse_core::{
-    Error, Lease, LeaseToken, MessageId, Timestamp,
+    Error, Lease, LeaseToken, MessageId, Settlement, Timestamp,
     ledger::{Begin, Begun, Clearance, End, Entry, EntryKey, Fenced, Fingerprint, Hold, Ruling, SOON},
 };
 use std::time::Duration;
@@ -44,19 +44,21 @@ impl Tables {
     }
 
     /// Whether a message may be sent, as far as the ledger knows.
-    pub(super) fn clear(&mut self, lease: &Lease) -> Result<Clearance, Busy> {
+    pub(super) fn clear(&mut self, lease: &Lease) -> Clearance {
         let Some((key, print)) = self.entry(lease.id).and_then(|message| message.bound()) else {
-            return Ok(Clearance::Send);
+            return Clearance::Send;
         };
-        self.free(None, &Key::Entry(key.clone()))?;
         let (entry, clearance) = Entry::clear(self.ledger.get(&key).cloned(), print, lease.id, self.now);
+        if entry.is_some() && self.free(None, &Key::Entry(key.clone())).is_err() {
+            return Clearance::Wait(SOON);
+        }
         let held = self.entry(lease.id).and_then(|message| message.held.as_ref());
         // Who has lost his lease takes nothing: nobody would ever end it.
         if entry.is_some() && held.is_none_or(|held| held.token != lease.token) {
-            return Ok(Clearance::Wait(Duration::ZERO));
+            return Clearance::Wait(Duration::ZERO);
         }
         self.ledger.extend(entry.map(|entry| (key, entry)));
-        Ok(clearance)
+        clearance
     }
 
     /// A message has ended, and its entry with it.
@@ -64,6 +66,17 @@ impl Tables {
         self.tell_entry(seq, |found, print, id, now| {
             Entry::message_ended(found, print, id, end, now)
         });
+    }
+
+    /// The entry that a settlement would write, if it is not the message's own.
+    pub(super) fn foreign_entry(&self, seq: i64, settlement: &Settlement) -> Option<EntryKey> {
+        let message = self.messages.get(&seq)?;
+        let (key, _) = message.bound()?;
+        let own = self
+            .ledger
+            .get(&key)
+            .is_some_and(|entry| entry.message == Some(message.id));
+        (matches!(settlement.end(), Some(End::Delivered(_))) && !own).then_some(key)
     }
 
     /// A message is tried again, and has the entry again that it had failed.
@@ -134,6 +147,15 @@ impl Tables {
 }
 
 impl MemoryTx {
+    /// Whether there is such a message under this entry, or this transaction has enqueued one.
+    pub(super) fn has_under(&self, message: MessageId, key: &EntryKey) -> bool {
+        self.memory.with(|tables| {
+            let staged = tables.open.get(&self.tx).into_iter().flat_map(|open| &open.entries);
+            let mut all = staged.chain(tables.messages.values());
+            all.any(|entry| entry.id == message && entry.bound().is_some_and(|(own, _)| own == *key))
+        })
+    }
+
     /// A verb of an entry's holder with this transaction's commit.
     pub async fn change_entry(
         &mut self,

@@ -332,11 +332,7 @@ impl Store for Memory {
     }
 
     async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
-        let mut answers = Vec::with_capacity(leases.len());
-        for lease in leases {
-            answers.push(self.wait_for(None, |tables| tables.clear(lease)).await?);
-        }
-        Ok(answers)
+        Ok(self.with(|tables| leases.iter().map(|lease| tables.clear(lease)).collect()))
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {

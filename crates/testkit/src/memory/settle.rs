@@ -24,10 +24,7 @@ impl Tables {
             return Ok(Verdict::LeaseLost);
         };
         let rest = self.rest_of_run(settlement, batch);
-        let bound = self.messages.get(&seq).and_then(|entry| entry.bound());
-        let entry = bound
-            .filter(|_| settlement.end().is_some())
-            .map(|(key, _)| Key::Entry(key));
+        let entry = self.foreign_entry(seq, settlement).map(Key::Entry);
         let leases = [seq].into_iter().chain(rest.iter().copied()).map(Key::Lease);
         let needed: Vec<_> = leases.chain(entry).collect();
         match needed.iter().try_for_each(|key| self.free(tx, key)) {

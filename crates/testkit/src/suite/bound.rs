@@ -39,6 +39,7 @@ fn answer() -> Answer {
         status: Some(201),
         headers: [("location".to_owned(), "/orders/7".to_owned())].into(),
         body: b"\0made\xff".to_vec(),
+        cut: false,
     }
 }
 
@@ -147,6 +148,7 @@ pub async fn nothing_in_an_answer_blocks_its_record(fx: &dyn Fixture) {
         status: Some(7),
         headers: [("na\0me".to_owned(), "\0\u{7f}\u{fffd}\n".to_owned())].into(),
         body: vec![0, 255],
+        cut: false,
     };
     let outcome = Outcome::answered(odd.clone());
     assert_settled(fx, Settlement::of(&lease, outcome, &RetryPolicy::default(), 0.5)).await;
@@ -334,6 +336,19 @@ pub async fn a_deliver_by_that_passes_is_heard_of(fx: &dyn Fixture) {
     }
 }
 
+/// What nobody has stays free: nothing was done under it.
+pub async fn a_death_of_a_message_that_had_nothing_leaves_nothing(fx: &dyn Fixture) {
+    let lease = put_and_claim(fx, bound("a")).await;
+    assert_settled(fx, rejected(&lease)).await;
+    let id = put(fx, bound("a")).await;
+    fx.admin().await.cancel(id, "op", "enough").await.unwrap();
+    put(fx, bound("a").deliver_in(SECOND)).await;
+    fx.advance(SECOND).await;
+    assert!(claim(&*fx.store().await, "w1", 10).await.is_empty());
+    assert_eq!(entry(fx).await, None);
+    acquire(&*fx.store().await).await;
+}
+
 pub async fn a_success_is_never_taken_back(fx: &dyn Fixture) {
     let store = fx.store().await;
     let lease = put_and_claim(fx, bound("a")).await;
@@ -439,6 +454,52 @@ pub async fn who_has_lost_it_leaves_it_to_nobody(fx: &dyn Fixture) {
     assert_eq!(tx.leave_in(&hold, id).await.unwrap(), Fenced::LeaseLost);
     tx.rollback().await;
     assert_unchanged(fx, &before, "a rolled back transaction").await;
+}
+
+/// Any other would never end it, and the key would be busy for ever.
+pub async fn it_is_left_to_no_message_that_is_not_under_it(fx: &dyn Fixture) {
+    let hold = acquire(&*fx.store().await).await;
+    let before = fx.dump().await;
+    for other in [
+        message("42"),
+        message("42").ledger("orders", "another", print("a")),
+        bound("a").tenant("another"),
+    ] {
+        let mut tx = fx.begin().await;
+        let id = tx.enqueue(other).await.unwrap().id();
+        assert_eq!(field(tx.leave_in(&hold, id).await), "message_id");
+        tx.rollback().await;
+    }
+    let mut tx = fx.begin().await;
+    let nobody = MessageId(uuid::Uuid::new_v4());
+    assert_eq!(field(tx.leave_in(&hold, nobody).await), "message_id");
+    tx.rollback().await;
+    assert_unchanged(fx, &before, "a refusal").await;
+}
+
+/// A holder works in his transaction for long. What he has is not theirs, so no message waits for him: no settlement, no claim, no operator.
+pub async fn nobody_waits_for_a_holder_who_works(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    if !store.capabilities().parallel_callers {
+        return;
+    }
+    let [refused, rejected_one, late, cancelled] = [bound("b"), bound("a"), bound("a").deliver_in(SECOND), bound("a")];
+    let ids = put_all(fx, vec![refused, rejected_one]).await;
+    let leases = claim(&*store, "w1", 2).await;
+    let hold = acquire(&*store).await;
+    let mut tx = fx.begin().await;
+    assert_eq!(tx.reach_in(&hold, "half").await.unwrap(), Fenced::Done);
+    assert_eq!(clear(fx, &leases[0].lease).await, Clearance::Conflict);
+    assert_settled(fx, Settlement::conflict(&leases[0].lease)).await;
+    assert_settled(fx, rejected(&leases[1].lease)).await;
+    put(fx, late).await;
+    let cancelled = put(fx, cancelled.delay(SECOND * 5)).await;
+    fx.advance(SECOND).await;
+    assert!(claim(&*store, "w1", 10).await.is_empty());
+    fx.admin().await.cancel(cancelled, "op", "enough").await.unwrap();
+    assert_eq!(state(fx, ids[1]).await, State::Dead);
+    tx.rollback().await;
+    concluded(&*store, &hold, Conclusion::Succeeded(kept())).await;
 }
 
 pub async fn a_handlers_transaction_ends_the_entry_too(fx: &dyn Fixture) {
@@ -589,7 +650,7 @@ macro_rules! in_both {
     }};
 }
 
-/// Whatever happens to the messages of two keys and to their holders, the entries are as the rules say.
+/// Whatever happens to the messages of two keys and to their holders, the entries are as the rules say, and none is left to a message that has ended.
 pub async fn entries_of_messages_are_as_the_rules_say(fx: &dyn Fixture) {
     let rules = MemoryFixture::new();
     let both: [&dyn Fixture; 2] = [fx, &rules];
@@ -684,6 +745,16 @@ pub async fn entries_of_messages_are_as_the_rules_say(fx: &dyn Fixture) {
             }
             for key in ["x", "y"].map(|name| EntryKey::new(format!("random {seed}"), name)) {
                 let [one, two] = in_both!(fx, rules, |fx| fx.admin().await.entry(&key).await.unwrap());
+                if let Some(left) = two
+                    .as_ref()
+                    .filter(|entry| entry.status == Status::InFlight && entry.lease_until.is_none())
+                {
+                    let ended = match left.message {
+                        Some(id) => matches!(view(&rules, id).await.state, State::Done | State::Dead),
+                        None => false,
+                    };
+                    assert!(!ended, "{at}: {left:?}");
+                }
                 // What is past its retention is as good as gone.
                 let now = rules.now().await;
                 let counts =

@@ -145,6 +145,7 @@ macro_rules! __cases {
                 a_retry_leaves_the_entry_to_the_message
                 a_lease_that_runs_out_is_heard_of
                 a_deliver_by_that_passes_is_heard_of
+                a_death_of_a_message_that_had_nothing_leaves_nothing
                 a_success_is_never_taken_back
                 a_success_counts_after_a_failure
                 a_holder_goes_on_after_a_message_died
@@ -152,6 +153,8 @@ macro_rules! __cases {
                 each_of_a_batch_ends_its_own
                 leaving_it_to_a_message_is_undone_with_the_transaction
                 who_has_lost_it_leaves_it_to_nobody
+                it_is_left_to_no_message_that_is_not_under_it
+                nobody_waits_for_a_holder_who_works
                 a_handlers_transaction_ends_the_entry_too
                 a_replay_opens_the_entry_again
                 a_replay_opens_nothing_that_is_not_the_messages

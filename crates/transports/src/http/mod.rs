@@ -135,7 +135,7 @@ impl Transport for Http {
         let header = |name| response.headers().get(name).map(|value| value.as_bytes());
         let after = header(RETRY_AFTER).and_then(|wish| retry_after(wish, header(DATE), SystemTime::now()));
         let content_type = header(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value).into_owned());
-        let body = body(response).await;
+        let (body, whole) = body(response).await;
         let text = String::from_utf8_lossy(&body);
         let said = self.hidden.in_text(&text);
         let outcome = answered(status, after, &said, &self.rejects);
@@ -150,6 +150,7 @@ impl Transport for Http {
                 .collect(),
             // Byte by byte, unless there was something to hide.
             body: if said == text { body } else { said.into_bytes() },
+            cut: !whole,
         };
         Outcome::Delivered {
             receipt,
@@ -158,23 +159,27 @@ impl Transport for Http {
     }
 }
 
-/// The beginning of an answer's body. An answer that is cut or slow here was an answer all the same.
-async fn body(mut response: Response) -> Vec<u8> {
+/// The beginning of an answer's body, and whether it is all of it. An answer that is cut or slow here was an answer all the same.
+async fn body(mut response: Response) -> (Vec<u8>, bool) {
     let encoded = response.headers().contains_key(CONTENT_ENCODING);
     let mut read = Vec::new();
     let reading = async {
         while read.len() < MOST_READ {
-            let Ok(Some(chunk)) = response.chunk().await else { break };
-            read.extend_from_slice(&chunk[..chunk.len().min(MOST_READ - read.len())]);
+            match response.chunk().await {
+                Ok(Some(chunk)) => read.extend_from_slice(&chunk[..chunk.len().min(MOST_READ - read.len())]),
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
         }
+        false
     };
     // Cut off or not, what was read by then is all there is.
-    let _ = tokio::time::timeout(BODY, reading).await;
+    let whole = tokio::time::timeout(BODY, reading).await.unwrap_or(false);
     if encoded {
         // We asked for no encoding, and unpack none: it may be a bomb.
-        return Vec::new();
+        return (Vec::new(), false);
     }
-    read
+    (read, whole)
 }
 
 /// Only what may be seen.

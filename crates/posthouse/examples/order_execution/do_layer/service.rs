@@ -72,7 +72,11 @@ async fn place<D: Orders>(
 async fn look<D: Orders>(State(service): State<Service<D>>, Path((account, key)): Path<(String, String)>) -> Response {
     let found = async { service.store.admin().entry(&entry(&account, &key)?).await };
     match found.await {
-        Ok(Some(entry)) => answer(StatusCode::OK, &json!(entry)),
+        Ok(Some(entry)) => {
+            // What was said about a failure is for operators.
+            let told = json!({ "status": entry.status, "http_status": entry.http_status, "outbox_id": entry.message });
+            answer(StatusCode::OK, &told)
+        }
         Ok(None) => answer(StatusCode::NOT_FOUND, &json!({ "error": "there is no such order" })),
         Err(error) => answer(
             StatusCode::SERVICE_UNAVAILABLE,
