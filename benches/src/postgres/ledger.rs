@@ -7,6 +7,7 @@ use posthouse_core::{
 };
 use posthouse_postgres::{Options, Postgres};
 use std::{sync::Arc, time::Instant};
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::{Bench, RUNS, session};
@@ -32,17 +33,21 @@ fn answer() -> Answer {
 impl Bench {
     pub async fn ledger(&self, report: &mut Report) {
         for many in SIDE_BY_SIDE {
-            let (mut raws, mut ours) = (Vec::new(), Vec::new());
+            let (mut named, mut unnamed, mut ours) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..RUNS {
                 self.empty_ledger().await;
                 ours.push(self.ledger_ours(many).await);
                 self.verify_ledger(many).await;
-                self.empty_ledger().await;
-                raws.push(self.ledger_raw(many).await);
-                self.verify_ledger(many).await;
+                for (by_name, into) in [(true, &mut named), (false, &mut unnamed)] {
+                    self.empty_ledger().await;
+                    into.push(self.ledger_raw(many, by_name).await);
+                    self.verify_ledger(many).await;
+                }
             }
-            let work = format!("ledger: begin and finish, {many} side by side, against INSERT and UPDATE, prepared");
-            report.compare("B15", &work, "/s", &raws, &ours, Bar::AtLeast(0.6));
+            for (reference, words) in [(&named, "prepared"), (&unnamed, "without names")] {
+                let work = format!("ledger: begin and finish, {many} at a time, against INSERT and UPDATE {words}");
+                report.compare("B15", &work, "/s", reference, &ours, Bar::AtLeast(0.6));
+            }
         }
     }
 
@@ -84,7 +89,7 @@ impl Bench {
         (many * N) as f64 / start.elapsed().as_secs_f64()
     }
 
-    async fn ledger_raw(&self, many: usize) -> f64 {
+    async fn ledger_raw(&self, many: usize, by_name: bool) -> f64 {
         let mut clients = Vec::new();
         for _ in 0..many {
             let client = session(&self.url).await;
@@ -101,11 +106,24 @@ impl Bench {
                     for n in 0..N {
                         let print = Fingerprint::of_bytes(&n.to_be_bytes()).0.0.to_vec();
                         let (key, token) = (format!("{worker}-{n}"), Uuid::new_v4());
-                        let begun = client.execute(&begin, &[&key, &print, &token]).await.unwrap();
                         let kept = answer().kept(Keep::default());
                         let (body, digest) = (kept.body.unwrap(), kept.digest.unwrap().0.to_vec());
-                        let ended = client.execute(&finish, &[&key, &token, &body, &digest]).await.unwrap();
-                        assert_eq!((begun, ended), (1, 1));
+                        if by_name {
+                            let begun = client.execute(&begin, &[&key, &print, &token]).await.unwrap();
+                            let ended = client.execute(&finish, &[&key, &token, &body, &digest]).await.unwrap();
+                            assert_eq!((begun, ended), (1, 1));
+                        } else {
+                            let args: [(&(dyn ToSql + Sync), Type); 3] =
+                                [(&key, Type::TEXT), (&print, Type::BYTEA), (&token, Type::UUID)];
+                            client.query_typed(BEGIN, &args).await.unwrap();
+                            let args: [(&(dyn ToSql + Sync), Type); 4] = [
+                                (&key, Type::TEXT),
+                                (&token, Type::UUID),
+                                (&body, Type::BYTEA),
+                                (&digest, Type::BYTEA),
+                            ];
+                            client.query_typed(FINISH, &args).await.unwrap();
+                        }
                     }
                 })
             });

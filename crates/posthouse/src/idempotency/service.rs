@@ -12,7 +12,11 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::{sync::oneshot, task::JoinError, time::Instant};
+use tokio::{
+    sync::oneshot,
+    task::JoinError,
+    time::{Instant, timeout},
+};
 use tokio_util::task::AbortOnDropHandle;
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -268,7 +272,7 @@ async fn work<S, B, R, O>(
         Ok(response) => response,
         Err(error) => {
             // What it did is not known, nor does it say.
-            record(&hold, None, || drop(tell.send(Err(error)))).await;
+            record(&hold, None, rules.at_most, || drop(tell.send(Err(error)))).await;
             return;
         }
     };
@@ -294,7 +298,7 @@ async fn work<S, B, R, O>(
             (Some(end), response)
         }
     };
-    record(&hold, end, || drop(tell.send(Ok(response)))).await;
+    record(&hold, end, rules.at_most, || drop(tell.send(Ok(response)))).await;
 }
 
 /// Goes on for as long as the service works, and no longer than that. On a task of its own, because it may wait for the service's transaction.
@@ -313,14 +317,18 @@ async fn renew<O>(hold: Hold<O>, lease: Duration, at_most: Duration) {
 }
 
 /// Records an end, or that nobody knows it, and has the answer told: when it is recorded, or when the store has not answered the first time. A service that has recorded its own end has the last word.
-async fn record<O>(hold: &Hold<O>, end: Option<Conclusion>, tell: impl FnOnce()) {
-    let mut tell = Some(tell);
-    let mut wait = FIRST_WAIT;
+async fn record<O>(hold: &Hold<O>, end: Option<Conclusion>, at_most: Duration, tell: impl FnOnce()) {
+    let (began, mut tell, mut wait) = (Instant::now(), Some(tell), FIRST_WAIT);
     loop {
-        let recorded = match &end {
-            Some(end) => hold.conclude(end).await,
-            None => hold.abandon().await,
+        let recording = async {
+            match &end {
+                Some(end) => hold.conclude(end).await,
+                None => hold.abandon().await,
+            }
         };
+        // Given up, it may be written all the same: told again, it is.
+        let recorded = timeout(LONGEST_WAIT, recording).await;
+        let recorded = recorded.unwrap_or_else(|_| Err(Error::Timeout("the store does not answer".into())));
         // Told in any case, and only once.
         if let Some(tell) = tell.take() {
             tell();
@@ -328,7 +336,7 @@ async fn record<O>(hold: &Hold<O>, end: Option<Conclusion>, tell: impl FnOnce())
         match recorded {
             Ok(()) => return,
             Err(Error::HoldLost(_)) => return tracing::debug!("a request was ended by its service, or by its time"),
-            Err(error) if error.retryable() => {
+            Err(error) if error.retryable() && began.elapsed() < at_most => {
                 tracing::warn!(%error, "the answer to a request is not kept yet; it is tried again");
                 tokio::time::sleep(wait).await;
                 wait = (2 * wait).min(LONGEST_WAIT);
