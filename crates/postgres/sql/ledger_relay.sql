@@ -94,11 +94,13 @@ BEGIN
             answer := 'wait'; retry_after := 0.05;
             RETURN;
         END IF;
-        PERFORM FROM leased l WHERE l.seq = m.seq AND l.token = lease_token FOR SHARE;
+        PERFORM FROM leased l WHERE l.seq = m.seq AND l.token = lease_token FOR SHARE SKIP LOCKED;
         IF NOT FOUND THEN
-            PERFORM FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq FOR SHARE;
+            PERFORM FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq FOR SHARE SKIP LOCKED;
             IF NOT FOUND THEN
-                answer := 'wait'; retry_after := 0;
+                -- Somebody is just settling it, or others that stand with it; or it is lost.
+                answer := 'wait';
+                retry_after := CASE WHEN EXISTS (SELECT FROM leased l WHERE l.seq = m.seq AND l.token = lease_token) OR EXISTS (SELECT FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq) THEN 0.05 ELSE 0 END;
                 RETURN;
             END IF;
         END IF;
@@ -110,7 +112,7 @@ END $$;
 -- whoever held it meanwhile; but what succeeded is never taken back, and the entry of something else is not touched.
 --
 -- The entry that a message has is nobody else's to write, so it needs no lock but its row's: settlements and claims wait for no transaction of a holder, and take no place in the
--- server's table of locks.
+-- server's table of locks. Only a success under an entry that the message does not have waits for whoever writes it.
 CREATE OR REPLACE FUNCTION posthouse.end_entry(m posthouse.message, p_succeeded boolean, p_http_status int, p_headers jsonb, p_result bytea, p_digest bytea, p_error text) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
@@ -130,6 +132,7 @@ BEGIN
         EXIT WHEN look = 2;
         -- Somebody else has it, or nobody: what he does just now comes first.
         PERFORM pg_advisory_xact_lock(entry_lock(m.tenant, b ->> 'scope', b ->> 'key'));
+        PERFORM FROM ledger l WHERE l.tenant = m.tenant AND l.scope = b ->> 'scope' AND l.key = b ->> 'key' FOR UPDATE;
         t := clock();
     END LOOP;
     PERFORM give_entry(m, b, e, t);
@@ -209,7 +212,7 @@ DECLARE
     e record;
 BEGIN
     -- Any other would never end it.
-    IF NOT EXISTS (SELECT FROM message m WHERE m.id = p_message[1] AND m.tenant = p_key[1] AND binding(m.headers) @> jsonb_build_object('scope', p_key[2], 'key', p_key[3])) THEN
+    IF NOT EXISTS (SELECT FROM message m WHERE m.id = p_message[1] AND m.tenant = p_key[1] AND is_own(m.xmin, m.created_at) AND binding(m.headers) @> jsonb_build_object('scope', p_key[2], 'key', p_key[3])) THEN
         RAISE 'message_id: is not of a message that was enqueued under this entry' USING ERRCODE = 'P7006';
     END IF;
     SELECT h.* INTO e FROM held_entry(p_key[1], p_key[2], p_key[3], p_token[1]) h;

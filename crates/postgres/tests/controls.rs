@@ -198,7 +198,7 @@ const MISTAKES: [Mistake; 51] = [
     Mistake {
         name: "who has lost his lease takes an entry",
         file: "ledger_relay",
-        right: "            PERFORM FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq FOR SHARE;\n            IF NOT FOUND THEN",
+        right: "            PERFORM FROM lot l WHERE l.token = lease_token AND l.seqs @> m.seq FOR SHARE SKIP LOCKED;\n            IF NOT FOUND THEN",
         wrong: "            IF false THEN",
         cases: &["who_has_lost_his_lease_takes_nothing"],
     },

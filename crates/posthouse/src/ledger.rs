@@ -11,6 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::relay::measures;
 
+/// The shortest lease: it is over as soon as it is written.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
 /// The ledger of one kind of work: what it is called, how long it may take, how long its end is told again. Cheap to clone.
 ///
 /// `O` is the outbox of the application's own transactions: [`postgres::Outbox`](crate::postgres::Outbox),
@@ -199,8 +202,11 @@ impl<O> Guard<O> {
         Ok(kept)
     }
 
-    /// It is not done.
+    /// It is not done. If it was taken over, what the one before did is still not known, and whoever comes next is told so.
     pub async fn fail(&self, failure: Failure) -> Result<(), Error> {
+        if self.gives_up(&failure) {
+            return self.abandon().await;
+        }
         self.conclude(&failure.end(self.ledger.keep)).await
     }
 
@@ -211,9 +217,8 @@ impl<O> Guard<O> {
     }
 
     /// Gives it up as if he had not been heard of again: whoever comes is told that it was taken over.
-    #[cfg(feature = "tower")]
     pub(crate) async fn abandon(&self) -> Result<(), Error> {
-        self.renew(Duration::from_millis(1)).await
+        self.renew(AT_ONCE).await
     }
 
     pub(crate) async fn conclude(&self, conclusion: &Conclusion) -> Result<(), Error> {
@@ -221,6 +226,11 @@ impl<O> Guard<O> {
             Fenced::Done | Fenced::Before => Ok(()),
             Fenced::LeaseLost => Err(self.lost()),
         }
+    }
+
+    /// Whether the key is to be free again, and something may have been done under it.
+    fn gives_up(&self, failure: &Failure) -> bool {
+        matches!(failure.0, How::Retryable(_)) && self.hold.taken_over
     }
 
     /// In the caller's transaction only what is done now may be committed.
@@ -276,6 +286,9 @@ macro_rules! in_transaction {
 
             /// It is not done, with what the transaction did.
             pub async fn fail_in<T: $run>(&self, tx: &mut T, failure: Failure) -> Result<(), Error> {
+                if self.gives_up(&failure) {
+                    return self.renew_in(tx, AT_ONCE).await;
+                }
                 let end = failure.end(self.ledger.keep);
                 self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &end).await?)
             }
@@ -323,6 +336,9 @@ impl Guard<posthouse_sqlite::Outbox> {
 
     /// It is not done, with what the transaction did.
     pub fn fail_in(&self, tx: &rusqlite::Transaction<'_>, failure: Failure) -> Result<(), Error> {
+        if self.gives_up(&failure) {
+            return self.renew_in(tx, AT_ONCE);
+        }
         let end = failure.end(self.ledger.keep);
         self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &end)?)
     }

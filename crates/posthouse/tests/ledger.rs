@@ -380,7 +380,11 @@ async fn who_comes_too_late_changes_nothing(shop: impl Shop) {
         Err(Error::HoldLost(_))
     ));
     assert_eq!(shop.orders().await, 0);
-    shop.place(&heir, true).await.unwrap();
+    // What the first one did is not known, and stays so.
+    heir.fail(Failure::retryable("not now")).await.unwrap();
+    let next = acquired(ledger.begin("", "k", print("1")).await.unwrap());
+    assert!(next.taken_over());
+    shop.place(&next, true).await.unwrap();
     assert_eq!(shop.orders().await, 1);
 }
 

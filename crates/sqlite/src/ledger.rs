@@ -18,6 +18,7 @@ use crate::{
     clock::{CLOCK, micros},
     error::internal,
     insert::{integer, run},
+    place::LOCATE,
 };
 
 const LOCK: &str = include_str!("../sql/ledger_lock.sql");
@@ -68,10 +69,21 @@ pub(crate) async fn leave<R: Run>(on: &mut R, hold: &Hold, message: MessageId) -
     let values = vec![message.0.as_bytes().as_slice().into()];
     let found = on.run(&Call { sql: NUMBER, values }).await?;
     let bound = match found.as_deref() {
-        Some([Value::Integer(seq), ..]) => bound(on, *seq).await?,
+        Some([Value::Integer(seq), ..]) => bound(on, *seq).await?.filter(|bound| bound.key == hold.key),
         _ => None,
     };
-    if bound.is_none_or(|bound| bound.key != hold.key) {
+    let place = match &bound {
+        Some(bound) => {
+            on.run(&Call {
+                sql: LOCATE,
+                values: vec![bound.seq.into()],
+            })
+            .await?
+        }
+        None => None,
+    };
+    let place = place.as_ref().and_then(|row| text(row.first()?));
+    if !place.is_some_and(|place| ["ready", "sched", "keyed"].contains(&place.as_str())) {
         return Err(not_under_it().into());
     }
     change(on, &hold.key, |found, now| {
@@ -82,6 +94,7 @@ pub(crate) async fn leave<R: Run>(on: &mut R, hold: &Hold, message: MessageId) -
 
 /// A message and its entry.
 struct Bound {
+    seq: i64,
     id: MessageId,
     key: EntryKey,
     fingerprint: Fingerprint,
@@ -97,6 +110,7 @@ async fn bound<R: Run>(on: &mut R, seq: i64) -> Result<Option<Bound>, Error> {
         let mut headers: Headers = serde_json::from_str(&text(&row[2])?).ok()?;
         let binding = take_binding(&mut headers)?;
         Some(Bound {
+            seq,
             id: MessageId(uuid(&row[0])?),
             key: binding.entry(&text(&row[1])?),
             fingerprint: binding.fingerprint,
@@ -111,7 +125,10 @@ pub(crate) fn look_clear(db: &Connection, leases: &[Lease]) -> Result<Option<Vec
     let now = Timestamp::from_micros(at_once(integer(on, CLOCK))?);
     let mut answers = Vec::with_capacity(leases.len());
     for lease in leases {
-        let Some(Bound { id, key, fingerprint }) = at_once(bound(on, lease.seq))? else {
+        let Some(Bound {
+            id, key, fingerprint, ..
+        }) = at_once(bound(on, lease.seq))?
+        else {
             answers.push(Clearance::Send);
             continue;
         };
@@ -128,7 +145,10 @@ pub(crate) fn look_clear(db: &Connection, leases: &[Lease]) -> Result<Option<Vec
 pub(crate) fn clear(tx: &Connection, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
     let on = &mut Here(tx);
     let one = |lease: &Lease| {
-        let Some(Bound { id, key, fingerprint }) = at_once(bound(on, lease.seq))? else {
+        let Some(Bound {
+            id, key, fingerprint, ..
+        }) = at_once(bound(on, lease.seq))?
+        else {
             return Ok(Clearance::Send);
         };
         let values = vec![lease.seq.into(), lease.token.0.as_bytes().as_slice().into()];
@@ -142,7 +162,10 @@ pub(crate) fn clear(tx: &Connection, leases: &[Lease]) -> Result<Vec<Clearance>,
 
 /// A message has ended, and its entry with it.
 pub(crate) async fn message_ended<R: Run>(on: &mut R, seq: i64, end: &End) -> Result<(), Error> {
-    let Some(Bound { id, key, fingerprint }) = bound(on, seq).await? else {
+    let Some(Bound {
+        id, key, fingerprint, ..
+    }) = bound(on, seq).await?
+    else {
         return Ok(());
     };
     change(on, &key, |found, now| {

@@ -17,6 +17,7 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
+use tokio::time::{Instant, timeout_at};
 
 use crate::ledger::{Answer, Kept};
 
@@ -193,8 +194,8 @@ pub(super) enum Read {
     Broken,
 }
 
-/// Reads an answer of the service as far as it is kept. It is sent as it came in any case.
-pub(super) async fn read<B>(response: Response<B>, most: usize) -> (Read, Response<Body>)
+/// Reads an answer of the service as far as it is kept, and until then. It is sent as it came in any case.
+pub(super) async fn read<B>(response: Response<B>, most: usize, until: Instant) -> (Read, Response<Body>)
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -207,7 +208,10 @@ where
     let (mut body, mut size) = (Box::pin(body), 0);
     let mut frames: VecDeque<Result<Frame<Bytes>, BoxError>> = VecDeque::new();
     let (found, body) = loop {
-        let Some(frame) = body.frame().await else {
+        let Ok(frame) = timeout_at(until, body.frame()).await else {
+            break (Read::TooLarge(parts.status), Some(body));
+        };
+        let Some(frame) = frame else {
             let data = frames.iter().flatten().filter_map(Frame::data_ref);
             let answer = Answer {
                 status: Some(parts.status.as_u16()),
@@ -289,7 +293,9 @@ where
             .map_or(SizeHint::with_exact(0), |body| body.size_hint());
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower() + read);
-        if let Some(upper) = rest.upper() {
+        // Of what breaks off nobody knows how long it was to be.
+        let whole = self.frames.iter().all(Result::is_ok);
+        if let Some(upper) = rest.upper().filter(|_| whole) {
             hint.set_upper(upper + read);
         }
         hint
@@ -374,14 +380,41 @@ mod tests {
     async fn what_has_ended_is_not_asked_again() {
         let trailers = || Frame::trailers(HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("x"))]));
         let data = || Frame::data(Bytes::from_static(b"abc"));
-        let (found, response) = read(Response::new(Once([data(), data()].into(), false)), 100).await;
+        let (found, response) = read(Response::new(Once([data(), data()].into(), false)), 100, soon()).await;
         assert!(matches!(found, Read::Whole(answer) if answer.body == b"abcabc"));
         let mut body = response.into_body();
         while body.frame().await.is_some() {}
         assert!(body.frame().await.is_none());
-        let (found, response) = read(Response::new(Once([data(), trailers()].into(), false)), 100).await;
+        let (found, response) = read(Response::new(Once([data(), trailers()].into(), false)), 100, soon()).await;
         assert!(matches!(found, Read::TooLarge(_)), "trailers are not kept");
         assert!(response.into_body().collect().await.unwrap().trailers().is_some());
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Has no end, and says no more.
+    struct Quiet(bool);
+
+    impl HttpBody for Quiet {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            match std::mem::replace(&mut self.0, true) {
+                true => Poll::Pending,
+                false => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"abc"))))),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_no_end_is_told_as_it_comes() {
+        let (found, response) = read(Response::new(Quiet(false)), 100, soon()).await;
+        assert!(matches!(found, Read::TooLarge(_)));
+        let first = response.into_body().frame().await.unwrap().unwrap();
+        assert_eq!(first.into_data().unwrap(), "abc");
     }
 
     /// A body of these pieces, and perhaps it breaks off.
@@ -398,7 +431,7 @@ mod tests {
     #[tokio::test]
     async fn every_answer_passes_and_what_fits_is_kept() {
         for most in [0, 3, 5, 6, 100] {
-            let (read, response) = read(Response::new(body(&["abc", "def"], false)), most).await;
+            let (read, response) = read(Response::new(body(&["abc", "def"], false)), most, soon()).await;
             assert_eq!(response.body().size_hint().exact(), Some(6));
             let sent = response.into_body().collect().await.unwrap().to_bytes();
             assert_eq!(sent, "abcdef");
@@ -408,8 +441,13 @@ mod tests {
                 Read::Broken => panic!("it did not break off"),
             }
         }
-        let (read, response) = read(Response::new(body(&["abc"], true)), 100).await;
+        let (read, response) = read(Response::new(body(&["abc"], true)), 100, soon()).await;
         assert!(matches!(read, Read::Broken));
+        assert_eq!(
+            response.body().size_hint().exact(),
+            None,
+            "nobody knows how long it was to be"
+        );
         assert!(response.into_body().collect().await.is_err());
     }
 }

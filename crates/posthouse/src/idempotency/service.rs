@@ -266,12 +266,13 @@ async fn work<S, B, R, O>(
     R::Error: Into<BoxError>,
     O: Clone + Send + Sync + 'static,
 {
-    let lease = rules.ledger.lease_time();
-    let _renewing = AbortOnDropHandle::new(tokio::spawn(renew(hold.clone(), lease, rules.at_most)));
+    let (lease, until) = (rules.ledger.lease_time(), Instant::now() + rules.at_most);
+    let renewing = AbortOnDropHandle::new(tokio::spawn(renew(hold.clone(), lease, until)));
     let response = match inner.call(request).await {
         Ok(response) => response,
         Err(error) => {
             // What it did is not known, nor does it say.
+            drop(renewing);
             record(&hold, None, rules.at_most, || drop(tell.send(Err(error)))).await;
             return;
         }
@@ -279,32 +280,35 @@ async fn work<S, B, R, O>(
     let status = response.status();
     let (end, response) = match (rules.says)(status) {
         Says::Unknown => (None, unread(response)),
+        // It did nothing; but what the one before it did is still not known.
+        Says::Nothing if hold.taken_over() => (None, unread(response)),
         Says::Nothing => {
             let error = Some(format!("answered {}", status.as_u16()));
             (Some(Conclusion::Released { error }), unread(response))
         }
         Says::Ended => {
-            let (found, response) = read(response, rules.most_kept).await;
+            let (found, response) = read(response, rules.most_kept, until).await;
             let kept = match found {
-                Read::Whole(answer) => answer.kept(rules.ledger.within("", rules.most_kept).keeps()),
-                Read::TooLarge(status) => Kept::default().status(status.as_u16()),
+                Read::Whole(answer) => Some(answer.kept(rules.ledger.within("", rules.most_kept).keeps())),
+                Read::TooLarge(status) => Some(Kept::default().status(status.as_u16())),
                 // Half of an answer is told to nobody else.
-                Read::Broken => return drop(tell.send(Ok(response))),
+                Read::Broken => None,
             };
-            let end = match status.is_client_error() {
+            let end = kept.map(|kept| match status.is_client_error() {
                 true => Conclusion::Failed(kept),
                 false => Conclusion::Succeeded(kept),
-            };
-            (Some(end), response)
+            });
+            (end, response)
         }
     };
+    // From here on nobody renews what may be given up.
+    let _renewing = end.is_some().then_some(renewing);
     record(&hold, end, rules.at_most, || drop(tell.send(Ok(response)))).await;
 }
 
 /// Goes on for as long as the service works, and no longer than that. On a task of its own, because it may wait for the service's transaction.
-async fn renew<O>(hold: Hold<O>, lease: Duration, at_most: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < at_most {
+async fn renew<O>(hold: Hold<O>, lease: Duration, until: Instant) {
+    while Instant::now() < until {
         tokio::time::sleep(renewals(lease)).await;
         match hold.renew(lease).await {
             Ok(()) => {}

@@ -1,7 +1,7 @@
 //! The ledger and the inbox. What becomes of an entry is decided by the core.
 
 use posthouse_core::{
-    Error, Lease, LeaseToken, MessageId, Settlement, Timestamp,
+    Error, Lease, LeaseToken, MessageId, Settlement, State, Timestamp,
     ledger::{Begin, Begun, Clearance, End, Entry, EntryKey, Fenced, Fingerprint, Hold, Ruling, SOON},
 };
 use std::time::Duration;
@@ -151,7 +151,8 @@ impl MemoryTx {
     pub(super) fn has_under(&self, message: MessageId, key: &EntryKey) -> bool {
         self.memory.with(|tables| {
             let staged = tables.open.get(&self.tx).into_iter().flat_map(|open| &open.entries);
-            let mut all = staged.chain(tables.messages.values());
+            let pending = tables.messages.values().filter(|entry| entry.state() == State::Pending);
+            let mut all = staged.chain(pending);
             all.any(|entry| entry.id == message && entry.bound().is_some_and(|(own, _)| own == *key))
         })
     }

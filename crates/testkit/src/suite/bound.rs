@@ -459,7 +459,6 @@ pub async fn who_has_lost_it_leaves_it_to_nobody(fx: &dyn Fixture) {
 /// Any other would never end it, and the key would be busy for ever.
 pub async fn it_is_left_to_no_message_that_is_not_under_it(fx: &dyn Fixture) {
     let hold = acquire(&*fx.store().await).await;
-    let before = fx.dump().await;
     for other in [
         message("42"),
         message("42").ledger("orders", "another", print("a")),
@@ -470,6 +469,25 @@ pub async fn it_is_left_to_no_message_that_is_not_under_it(fx: &dyn Fixture) {
         assert_eq!(field(tx.leave_in(&hold, id).await), "message_id");
         tx.rollback().await;
     }
+    let ended = put_done(fx, bound("a").tenant("ended").ledger("orders", "k", print("a"))).await;
+    let key = key().tenant("ended");
+    let Begun::Replay(_) = fx
+        .store()
+        .await
+        .begin(&Begin::new(key.clone(), print("a")))
+        .await
+        .unwrap()
+    else {
+        panic!("it was done")
+    };
+    fx.advance(DAY * 2).await;
+    let Begun::Acquired(again) = fx.store().await.begin(&Begin::new(key, print("a"))).await.unwrap() else {
+        panic!("it is long past")
+    };
+    let mut tx = fx.begin().await;
+    assert_eq!(field(tx.leave_in(&again, ended).await), "message_id", "it has ended");
+    tx.rollback().await;
+    let before = fx.dump().await;
     let mut tx = fx.begin().await;
     let nobody = MessageId(uuid::Uuid::new_v4());
     assert_eq!(field(tx.leave_in(&hold, nobody).await), "message_id");
