@@ -184,7 +184,6 @@ impl Shop {
             .route("/panics", post(panics))
             .route("/busy", post(busy))
             .route("/denied", post(denied))
-            .nest("/shops/{shop}", Router::new().route("/plain", post(plain)))
             .route_layer(
                 set.set(
                     Idempotency::new(ledger, by_authorization("secret"))
@@ -196,12 +195,16 @@ impl Shop {
     }
 
     async fn serve(&self, set: impl Setting) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let app = self.app(set);
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        address
+        serve(self.app(set)).await
     }
+}
+
+/// Serves it, for as long as the test lasts.
+pub(crate) async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
 }
 
 /// What a test changes of the layer.
@@ -615,7 +618,10 @@ async fn a_refusal_at_the_door_is_not_kept(shop: Shop) {
 
 /// Inside a nested router a layer is shown a part of the path: the whole of it counts.
 async fn the_whole_path_counts(shop: Shop) {
-    let to = shop.serve(AsItIs).await;
+    let ledger = Ledger::new(shop.store.store(), sqlite::AsyncOutbox::default(), "shop");
+    let once = Idempotency::new(ledger, by_authorization("secret"));
+    let nested = Router::new().route("/plain", post(plain)).route_layer(once);
+    let to = serve(Router::new().nest("/shops/{shop}", nested).with_state(shop)).await;
     for n in 1..3 {
         let told = told(to, &format!("POST /shops/{n}/plain"), &[ANNA, KEY], "a").await;
         assert_eq!(
@@ -634,9 +640,7 @@ async fn an_answer_that_is_not_kept_at_once_is_kept_in_the_end(shop: Shop) {
         .route("/plain", post(plain))
         .route_layer(Idempotency::new(ledger, by_authorization("secret")))
         .with_state(shop.clone());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let to = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    let to = serve(app).await;
     let first = told(to, "POST /plain", &[ANNA, KEY], "a").await;
     assert_eq!((first.status, first.body.as_str()), (201, "execution 1"));
     let again = in_the_end(to, "POST /plain", "a").await;
@@ -738,9 +742,7 @@ async fn without_a_store_nothing_is_done(shop: Shop) {
         .route("/plain", post(plain))
         .layer(Idempotency::new(ledger, by_authorization("secret")))
         .with_state(shop.clone());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let to = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    let to = serve(app).await;
     let told = told(to, "POST /plain", &[ANNA, KEY], "a").await;
     told.assert_refused(503, "PROVIDER.UNAVAILABLE");
     assert_eq!(told.header("retry-after"), Some("1"));

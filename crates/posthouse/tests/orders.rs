@@ -9,13 +9,12 @@ use posthouse::{
 use std::{env, net::SocketAddr, process::Stdio, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
-    net::TcpListener,
     process::Command,
 };
 
 use crate::{
     billing::on_server,
-    http::{Told, ask, request, tell, told, until},
+    http::{Told, ask, request, serve, tell, told, until},
     relay::Running,
     transactional::SECOND,
 };
@@ -43,13 +42,6 @@ struct Place {
     service: SocketAddr,
     broker: SocketAddr,
     _folder: Option<Arc<tempfile::TempDir>>,
-}
-
-async fn serve(app: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-    address
 }
 
 impl Place {
