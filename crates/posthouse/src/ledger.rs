@@ -135,12 +135,6 @@ impl<O: Clone> Ledger<O> {
         self.lease
     }
 
-    /// How much is kept of an answer.
-    #[cfg(feature = "tower")]
-    pub(crate) fn keeps(&self) -> Keep {
-        self.keep
-    }
-
     /// Begins something under a key. The tenant is whose key it is, so that nobody is told the answer of another; empty for nobody's.
     pub async fn begin(&self, tenant: &str, key: &str, fingerprint: Fingerprint) -> Result<Begun<Guard<O>>, Error> {
         let ask = Begin {
@@ -187,6 +181,12 @@ impl<O> Guard<O> {
     /// The last point that an earlier holder came to.
     pub fn checkpoint(&self) -> Option<&str> {
         self.hold.checkpoint.as_deref()
+    }
+
+    /// How much is kept of an answer.
+    #[cfg(feature = "tower")]
+    pub(crate) fn keeps(&self) -> Keep {
+        self.ledger.keep
     }
 
     /// A key for a call that is made for this one: the same each time, and no other's.

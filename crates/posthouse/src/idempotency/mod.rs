@@ -48,7 +48,6 @@ use ::http::{Method, StatusCode, request::Parts};
 use std::{sync::Arc, time::Duration};
 
 use crate::ledger::{Fingerprint, Guard, Ledger};
-use response::Says;
 
 /// Whose keys they are: the tenant of a request; none if nobody knows who asks.
 type Caller = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
@@ -65,7 +64,6 @@ pub struct Idempotency<O> {
     caller: Caller,
     scope: Scope,
     fingerprint: Print,
-    says: fn(StatusCode) -> Says,
     at_most: Duration,
     required: bool,
     methods: Vec<Method>,
@@ -86,7 +84,6 @@ impl<O: Clone> Idempotency<O> {
             caller: Arc::new(caller),
             scope: Arc::new(request::route),
             fingerprint: Arc::new(request::fingerprint),
-            says: response::says,
             at_most: Duration::from_secs(15 * 60),
             required: false,
             methods: vec![Method::POST, Method::PATCH],

@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use super::{
     Hold, Idempotency, renewals, request,
-    response::{Body, RESULT_NOT_KEPT, Read, Refusal, Says, read, replay, unread},
+    response::{Body, RESULT_NOT_KEPT, Read, Refusal, Says, read, replay, says, unread},
 };
 use crate::ledger::{Begun, Conclusion, Kept};
 
@@ -278,7 +278,7 @@ async fn work<S, B, R, O>(
         }
     };
     let status = response.status();
-    let (end, response) = match (rules.says)(status) {
+    let (end, response) = match says(status) {
         Says::Unknown => (None, unread(response)),
         // It did nothing; but what the one before it did is still not known.
         Says::Nothing if hold.taken_over() => (None, unread(response)),
@@ -289,7 +289,7 @@ async fn work<S, B, R, O>(
         Says::Ended => {
             let (found, response) = read(response, rules.most_kept, until).await;
             let kept = match found {
-                Read::Whole(answer) => Some(answer.kept(rules.ledger.within("", rules.most_kept).keeps())),
+                Read::Whole(answer) => Some(answer.kept(hold.keeps())),
                 Read::TooLarge(status) => Some(Kept::default().status(status.as_u16())),
                 // Half of an answer is told to nobody else.
                 Read::Broken => None,
