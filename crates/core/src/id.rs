@@ -44,3 +44,8 @@ uuid_newtype!(
     LeaseToken,
     "lease_token"
 );
+uuid_newtype!(
+    /// The identity of a saga: a UUID version 7 made by whoever starts it.
+    SagaId,
+    "saga"
+);

@@ -10,6 +10,7 @@
 //! | what may happen to it | [`machine`], [`retry`], [`attempt`], [`receipt`], [`class`] |
 //! | who may finish it | [`lease`], [`settlement`] |
 //! | what is done once | [`ledger`] |
+//! | what is undone when it cannot be completed | [`saga`] |
 //! | when a destination is spared | [`breaker`], [`rate`] |
 //! | how much is held, and how | [`pace`], [`bulk`] |
 //! | what operators are told | [`explain`], [`presence`], [`condition`] |
@@ -37,6 +38,7 @@ pub mod presence;
 pub mod rate;
 pub mod receipt;
 pub mod retry;
+pub mod saga;
 pub mod schema;
 pub mod settlement;
 pub mod store;
@@ -53,7 +55,7 @@ pub use digest::Digest;
 pub use error::{BoxError, Code, Error, Invalid, Severity};
 pub use explain::{Cause, Facts};
 pub use headers::Headers;
-pub use id::{LeaseToken, MessageId};
+pub use id::{LeaseToken, MessageId, SagaId};
 pub use lease::{Claim, Claimed, Conflict, Fate, Lease, Renewal};
 pub use limits::{Limits, StoreSettings};
 pub use machine::{DeadReason, Event, Illegal, Standing, State, Step, step};

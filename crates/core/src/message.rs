@@ -6,6 +6,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use crate::{
     Digest, Headers, Invalid, Limits, MessageId, headers,
     ledger::{Binding, Fingerprint},
+    saga::Ticket,
 };
 
 /// A message to enqueue. Immutable once enqueued.
@@ -40,6 +41,8 @@ pub struct Message {
     pub headers: Headers,
     /// Its entry in the ledger: it is sent at most once under it, and its end is the entry's.
     pub ledger: Option<Binding>,
+    /// Set by the engine: what a message of a saga is sent for.
+    pub ticket: Option<Ticket>,
     /// Not claimable before this much time has passed.
     pub delay: Duration,
     /// Past this, the message is dead with reason `lapsed`, and never sent.
@@ -58,6 +61,13 @@ pub struct Message {
     pub parent: Option<MessageId>,
     /// Set by the engine: the destination of a fan-out child.
     pub destination: Option<String>,
+}
+
+impl Kind {
+    /// Whether a saga decides what becomes of it.
+    pub const fn is_of_saga(self) -> bool {
+        matches!(self, Self::Step | Self::Compensation | Self::Timer)
+    }
 }
 
 impl Message {
@@ -84,6 +94,7 @@ impl Message {
             content_type: content_type.into(),
             headers: Headers::new(),
             ledger: None,
+            ticket: None,
             delay: Duration::ZERO,
             deliver_in: None,
             max_attempts: None,
@@ -268,7 +279,7 @@ impl fmt::Debug for Message {
 /// Prefixes of topics that name their destination themselves.
 const DESTINATION_PREFIXES: [&str; 4] = ["http:", "bus:", "fn:", "custom:"];
 
-fn check_topic(topic: &str) -> Result<(), Invalid> {
+pub(crate) fn check_topic(topic: &str) -> Result<(), Invalid> {
     let Some(prefix) = DESTINATION_PREFIXES.into_iter().find(|p| topic.starts_with(p)) else {
         return check_name("topic", topic);
     };
@@ -354,6 +365,12 @@ macro_rules! word_enum {
                 serializer.serialize_str(self.as_str())
             }
         }
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let word = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+                word.parse().map_err(serde::de::Error::custom)
+            }
+        }
     };
 }
 pub(crate) use word_enum;
@@ -392,6 +409,12 @@ word_enum!(
         Message = "message",
         /// A follow-up of another message.
         Child = "child",
+        /// A step of a saga, or the question whether it was done.
+        Step = "step",
+        /// What undoes a step of a saga.
+        Compensation = "compensation",
+        /// What says that a time of a saga is over; it is sent nowhere.
+        Timer = "timer",
     }
 );
 

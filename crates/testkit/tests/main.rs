@@ -5,6 +5,7 @@ mod coverage;
 mod ledger_model;
 mod model;
 mod reference;
+mod saga_model;
 
 mod memory {
     async fn fixture() -> posthouse_testkit::MemoryFixture {

@@ -1,0 +1,1200 @@
+//! What comes next: one pure function over a definition, a snapshot and what happened.
+//!
+//! It writes nothing. Its result (the new snapshot, messages to send, messages to take back, lines of the log) is stored by the very settlement of the
+//! message that it is about, with the version that it was decided on; whoever is told [`Stale`](crate::Verdict::Stale) loads it again and decides again.
+
+use serde_json::Value;
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    Definition, Direction, Ended, HeldReason, Progress, Role, Snapshot, StepDef, StepSnapshot, Undo,
+    carrier::{self, Errand},
+    snapshot::Carrier,
+};
+use crate::{DeadReason, MessageId, SagaId, Timestamp, text};
+
+/// What became of a message of a saga, as its destination answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answered {
+    /// It was done; this is what was answered, unless that could not be kept.
+    Done(Option<Value>),
+    /// Asked whether it was done: it was not.
+    NotDone,
+    /// Nothing happened, and it may be tried again.
+    Retry {
+        /// The destination's own wish.
+        after: Option<Duration>,
+        /// Its code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+    /// Nothing happened, and nothing will.
+    Rejected {
+        /// The destination's code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+    /// It may have happened.
+    Unknown {
+        /// The destination's code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+    /// Nobody may, or can, do it: nothing happened.
+    NoHandler {
+        /// The code.
+        code: String,
+        /// What was said.
+        error: String,
+    },
+}
+
+/// What an operator wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Nothing more is sent.
+    Pause,
+    /// It goes on, after a pause or a quarantine.
+    Resume,
+    /// It is held.
+    Quarantine,
+    /// A step, or its compensation, is sent now, with a new budget.
+    Retry {
+        /// The step.
+        step: String,
+    },
+    /// A step was done, with this output.
+    Complete {
+        /// The step.
+        step: String,
+        /// Its output.
+        output: Value,
+    },
+    /// It goes on without a step.
+    Skip {
+        /// The step.
+        step: String,
+    },
+    /// It is undone.
+    Compensate {
+        /// Also if the pivot was done, or may have been.
+        past_pivot: bool,
+    },
+    /// A compensation that failed was done by hand.
+    Resolve {
+        /// The step.
+        step: String,
+    },
+    /// What failed is done again; what was undone as well.
+    Replay,
+    /// It is given up as it is.
+    Abandon,
+}
+
+impl Verb {
+    /// Its word.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Quarantine => "quarantine",
+            Self::Retry { .. } => "retry",
+            Self::Complete { .. } => "complete",
+            Self::Skip { .. } => "skip",
+            Self::Compensate { .. } => "compensate",
+            Self::Resolve { .. } => "resolve",
+            Self::Replay => "replay",
+            Self::Abandon => "abandon",
+        }
+    }
+}
+
+/// What happened to a saga.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// It begins.
+    Started,
+    /// The lease on one of its messages ends.
+    Ended {
+        /// The message.
+        message: MessageId,
+        /// Its attempts so far, this one included.
+        attempt: u32,
+        /// What its destination answered.
+        answer: Answered,
+    },
+    /// An answer came after its lease was lost.
+    Late {
+        /// The step.
+        step: usize,
+        /// Its run.
+        run: u32,
+        /// What was asked.
+        role: Role,
+        /// What was answered.
+        answer: Answered,
+    },
+    /// An operator wants something.
+    Asked {
+        /// What.
+        verb: Verb,
+        /// Who.
+        actor: String,
+        /// Why.
+        note: String,
+    },
+}
+
+/// Where a message of a saga stands in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Standing {
+    /// Nobody is at it.
+    Pending {
+        /// Grants so far.
+        epoch: u64,
+        /// Attempts so far.
+        attempts: u32,
+    },
+    /// Somebody is at it.
+    Leased,
+    /// It waits for a person.
+    Dead {
+        /// Grants so far.
+        epoch: u64,
+    },
+}
+
+/// Where the messages of a saga stand. Those that are not in it have ended.
+pub type Live = BTreeMap<MessageId, Standing>;
+
+/// What a decision needs besides.
+#[derive(Clone, Copy, Debug)]
+pub struct Ctx {
+    /// The time, for the identities of new messages alone.
+    pub now: Timestamp,
+    /// A number from 0 to 1 for the jitter.
+    pub roll: f64,
+    /// The largest payload that the store takes.
+    pub payload_bytes: usize,
+}
+
+/// What becomes of the message whose lease ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Own {
+    /// It was acknowledged.
+    Delivered,
+    /// It has served, whatever was answered.
+    Concluded,
+    /// It is sent again.
+    Again(Duration),
+    /// It waits for a person, among the dead letters.
+    Dead(DeadReason),
+}
+
+/// A message that is taken back, if it still stands so.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Withdrawal {
+    /// The message.
+    pub message: MessageId,
+    /// Its grants so far, as they were when this was decided: more mean that somebody has begun with it.
+    pub epoch: u64,
+}
+
+/// A line of a saga's log.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Happened {
+    /// What: `started`, `done`, `retry`, `rejected`, `unknown`, `late`, `compensating`, `held`, a verb, ...
+    pub what: &'static str,
+    /// To which step.
+    pub step: Option<String>,
+    /// What was said.
+    pub detail: String,
+}
+
+/// What comes next.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Decision {
+    /// Where the saga stands then.
+    pub snapshot: Snapshot,
+    /// What becomes of the message whose lease ended.
+    pub own: Option<Own>,
+    /// Messages to send.
+    pub sends: Vec<Errand>,
+    /// Messages to take back.
+    pub withdraw: Vec<Withdrawal>,
+    /// What to write down.
+    pub log: Vec<Happened>,
+}
+
+/// A verb that does not apply, and why.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(why.into()))
+}
+
+/// What comes next, when this has happened to a saga that stands so.
+pub fn decide(
+    definition: &Definition,
+    id: SagaId,
+    snapshot: &Snapshot,
+    live: &Live,
+    event: &Event,
+    ctx: Ctx,
+) -> Result<Decision, Refused> {
+    let mut work = Work {
+        definition,
+        id,
+        live,
+        ctx,
+        own: None,
+        before: snapshot.state(),
+        next: Decision {
+            snapshot: snapshot.clone(),
+            own: None,
+            sends: Vec::new(),
+            withdraw: Vec::new(),
+            log: Vec::new(),
+        },
+    };
+    match event {
+        Event::Started => work.start(),
+        Event::Ended {
+            message,
+            attempt,
+            answer,
+        } => {
+            work.own = Some(*message);
+            let own = work.ended(*message, *attempt, answer);
+            work.next.own = Some(own);
+        }
+        Event::Late {
+            step,
+            run,
+            role,
+            answer,
+        } => work.late(*step, *run, *role, answer),
+        Event::Asked { verb, actor, note } => {
+            work.log(verb.as_str(), None, note);
+            work.asked(verb, actor, note)?;
+        }
+    }
+    Ok(work.done())
+}
+
+struct Work<'a> {
+    definition: &'a Definition,
+    id: SagaId,
+    live: &'a Live,
+    ctx: Ctx,
+    /// The message whose lease ends now.
+    own: Option<MessageId>,
+    before: (super::SagaState, Option<HeldReason>),
+    next: Decision,
+}
+
+/// What a failure is to a step.
+enum Failure {
+    Rejected,
+    Exhausted,
+}
+
+impl Work<'_> {
+    fn done(mut self) -> Decision {
+        let after = self.next.snapshot.state();
+        if after != self.before {
+            let detail = after.1.map(|reason| reason.as_str()).unwrap_or_default();
+            self.log(after.0.as_str(), None, detail);
+        }
+        self.next
+    }
+
+    fn def(&self, at: usize) -> &StepDef {
+        &self.definition.steps()[at]
+    }
+
+    fn step(&mut self, at: usize) -> &mut StepSnapshot {
+        &mut self.next.snapshot.steps[at]
+    }
+
+    fn look(&self, at: usize) -> &StepSnapshot {
+        &self.next.snapshot.steps[at]
+    }
+
+    fn count(&self) -> usize {
+        self.next.snapshot.steps.len()
+    }
+
+    fn log(&mut self, what: &'static str, step: Option<usize>, detail: &str) {
+        let step = step.map(|at| self.def(at).name.clone());
+        let detail = text::error_text(detail);
+        self.next.log.push(Happened { what, step, detail });
+    }
+
+    fn is_forward(&self) -> bool {
+        self.next.snapshot.direction == Direction::Forward && self.next.snapshot.ended.is_none()
+    }
+
+    /// Whether nothing may be sent.
+    fn is_stopped(&self) -> bool {
+        let saga = &self.next.snapshot;
+        saga.paused || saga.quarantined.is_some() || saga.ended.is_some()
+    }
+
+    fn start(&mut self) {
+        self.log("started", None, "");
+        self.set_timer();
+        self.advance();
+    }
+
+    fn set_timer(&mut self) {
+        if let Some(deadline) = self.definition.deadline() {
+            let message = self.draw();
+            self.next.snapshot.timer = Some(message);
+            self.next.sends.push(Errand::timer(message, deadline));
+        }
+    }
+
+    /// The identity of a new message.
+    fn draw(&mut self) -> MessageId {
+        self.next.snapshot.serial += 1;
+        carrier::message_id(self.id, self.next.snapshot.serial, self.ctx.now)
+    }
+
+    fn ended(&mut self, message: MessageId, attempt: u32, answer: &Answered) -> Own {
+        if self.next.snapshot.timer == Some(message) {
+            self.next.snapshot.timer = None;
+            self.log("deadline", None, "");
+            self.next.snapshot.overdue = self.is_forward();
+            self.advance();
+            return Own::Delivered;
+        }
+        let carried = |step: &StepSnapshot| step.carrier.filter(|carrier| carrier.message == message);
+        let found = self.next.snapshot.steps.iter().enumerate();
+        let Some((at, role)) = found.filter_map(|(at, step)| Some((at, carried(step)?.role))).next() else {
+            return Own::Concluded;
+        };
+        self.tell(at, role, answer);
+        match role {
+            Role::Do | Role::Timer => self.did(at, attempt, answer),
+            Role::Verify => self.verified(at, attempt, answer),
+            Role::Undo => self.undone(at, attempt, answer),
+        }
+    }
+
+    /// Writes down what was answered.
+    fn tell(&mut self, at: usize, role: Role, answer: &Answered) {
+        let what = match (role, answer) {
+            (Role::Do | Role::Timer, Answered::Done(_) | Answered::NotDone) => "done",
+            (Role::Verify, Answered::Done(_)) => "verified_done",
+            (Role::Verify, Answered::NotDone) => "verified_not_done",
+            (Role::Undo, Answered::Done(_) | Answered::NotDone) => "undone",
+            (Role::Do | Role::Timer, Answered::Retry { .. }) => "retry",
+            (Role::Do | Role::Timer, Answered::Rejected { .. }) => "rejected",
+            (Role::Do | Role::Timer, Answered::Unknown { .. }) => "unknown",
+            (_, Answered::NoHandler { .. }) => "no_handler",
+            (Role::Verify, _) => "verify_failed",
+            (Role::Undo, _) => "undo_failed",
+        };
+        let (code, error) = said(answer);
+        let detail = match (code, error) {
+            (Some(code), Some(error)) => format!("{code}: {error}"),
+            _ => String::new(),
+        };
+        self.log(what, Some(at), &detail);
+        if code.is_some() {
+            let (code, error) = (code.map(text::code), error.map(text::error_text));
+            let step = self.step(at);
+            (step.code, step.error) = (code, error);
+        }
+    }
+
+    /// A step was sent.
+    fn did(&mut self, at: usize, attempt: u32, answer: &Answered) -> Own {
+        let total = self.look(at).attempts.saturating_add(attempt);
+        match answer {
+            Answered::Done(output) => self.is_done(at, output.clone()),
+            Answered::NotDone => self.is_done(at, Some(Value::Null)),
+            Answered::Rejected { .. } => {
+                self.leave(at, total);
+                self.failed(at, Failure::Rejected)
+            }
+            Answered::Retry { after, .. } => self.again(at, total, *after),
+            Answered::NoHandler { .. } => {
+                if !self.is_forward() {
+                    return self.not_again(at, total);
+                }
+                self.step(at).attempts = total;
+                self.stuck(at, HeldReason::NoHandler, DeadReason::Rejected)
+            }
+            Answered::Unknown { .. } => {
+                self.step(at).tainted = true;
+                let (verify, idempotent) = (self.def(at).verify.is_some(), self.def(at).idempotent);
+                if !self.is_forward() {
+                    return self.not_again(at, total);
+                }
+                if verify {
+                    // Whoever resumes it asks first.
+                    self.leave(at, total);
+                    self.advance();
+                    return Own::Concluded;
+                }
+                if idempotent {
+                    return self.again(at, total, None);
+                }
+                self.step(at).attempts = total;
+                self.step(at).progress = Progress::Uncertain;
+                self.stuck(at, HeldReason::Unknown, DeadReason::Exhausted)
+            }
+        }
+    }
+
+    /// Its message is done with; so many attempts were made.
+    fn leave(&mut self, at: usize, total: u32) {
+        let step = self.step(at);
+        step.carrier = None;
+        step.attempts = total;
+    }
+
+    /// It was done.
+    fn is_done(&mut self, at: usize, output: Option<Value>) -> Own {
+        let step = self.step(at);
+        step.carrier = None;
+        step.stuck = None;
+        step.tainted = false;
+        step.progress = Progress::Done;
+        step.output = output;
+        (step.code, step.error) = (None, None);
+        self.advance();
+        Own::Delivered
+    }
+
+    /// It is tried again if it may be.
+    fn again(&mut self, at: usize, total: u32, wish: Option<Duration>) -> Own {
+        if !self.is_forward() {
+            return self.not_again(at, total);
+        }
+        if self.next.snapshot.overdue && !self.look(at).tainted {
+            // It was waited for only because it may have been the pivot.
+            return self.not_again(at, total);
+        }
+        let policy = &self.def(at).retry;
+        if total >= policy.max_attempts {
+            self.leave(at, total);
+            return self.failed(at, Failure::Exhausted);
+        }
+        let wait = policy.wait_or_wish(total, self.ctx.roll, wish);
+        if self.is_stopped() {
+            self.leave(at, total);
+            return Own::Concluded;
+        }
+        Own::Again(wait)
+    }
+
+    /// The saga goes back, or will at once, or is over: it is not sent again.
+    fn not_again(&mut self, at: usize, total: u32) -> Own {
+        self.leave(at, total);
+        if !self.is_forward() {
+            self.shut(at);
+        }
+        self.advance();
+        Own::Concluded
+    }
+
+    /// What was sent and not done is left out, unless it may have happened.
+    fn shut(&mut self, at: usize) {
+        let step = self.step(at);
+        step.progress = match step.tainted {
+            true => Progress::Uncertain,
+            false => Progress::Skipped,
+        };
+    }
+
+    /// A step failed for good.
+    fn failed(&mut self, at: usize, how: Failure) -> Own {
+        let step = self.step(at);
+        step.progress = match step.tainted {
+            true => Progress::Uncertain,
+            false => Progress::Rejected,
+        };
+        if !self.is_forward() {
+            self.advance();
+            return Own::Concluded;
+        }
+        if self.is_past_pivot() {
+            let (reason, dead) = match (self.look(at).progress, how) {
+                (Progress::Uncertain, _) => (HeldReason::Unknown, DeadReason::Exhausted),
+                (_, Failure::Rejected) => (HeldReason::Rejected, DeadReason::Rejected),
+                (_, Failure::Exhausted) => (HeldReason::RetriesExhausted, DeadReason::Exhausted),
+            };
+            return self.stuck_with(at, self.own, reason, dead);
+        }
+        let (name, step) = (&self.def(at).name, self.look(at));
+        let code = step.code.as_deref().unwrap_or_default();
+        let error = step.error.as_deref().unwrap_or_default();
+        let cause = match how {
+            Failure::Rejected => format!("step {name:?} was rejected: {code}: {error}"),
+            Failure::Exhausted => format!("step {name:?} failed too often: {code}: {error}"),
+        };
+        self.turn_back(cause);
+        Own::Concluded
+    }
+
+    /// It waits for a person, and so does its message.
+    fn stuck(&mut self, at: usize, reason: HeldReason, dead: DeadReason) -> Own {
+        self.stuck_with(at, self.look(at).carrier.map(|carrier| carrier.message), reason, dead)
+    }
+
+    fn stuck_with(&mut self, at: usize, message: Option<MessageId>, reason: HeldReason, dead: DeadReason) -> Own {
+        let step = self.step(at);
+        step.stuck = Some(reason);
+        let role = step.carrier.map_or(Role::Do, |carrier| carrier.role);
+        // Whoever deals with it takes the dead letter away.
+        step.carrier = message.map(|message| Carrier { message, role });
+        Own::Dead(dead)
+    }
+
+    /// It was asked whether a step was done.
+    fn verified(&mut self, at: usize, attempt: u32, answer: &Answered) -> Own {
+        let asked = self.look(at).verifies.saturating_add(attempt);
+        match answer {
+            Answered::Done(output) => self.is_done(at, output.clone()),
+            Answered::NotDone => {
+                let step = self.step(at);
+                (step.tainted, step.carrier, step.verifies) = (false, None, 0);
+                if !self.is_forward() {
+                    self.shut(at);
+                    self.advance();
+                } else if self.look(at).attempts >= self.def(at).retry.max_attempts
+                    && let Own::Dead(reason) = self.failed(at, Failure::Exhausted)
+                {
+                    return Own::Dead(reason);
+                } else {
+                    self.advance();
+                }
+                Own::Delivered
+            }
+            _ if !self.is_forward() => {
+                self.step(at).carrier = None;
+                self.shut(at);
+                self.advance();
+                Own::Concluded
+            }
+            Answered::Retry { .. } | Answered::Unknown { .. } | Answered::Rejected { .. }
+                if asked < self.def(at).retry.max_attempts =>
+            {
+                let wish = match answer {
+                    Answered::Retry { after, .. } => *after,
+                    _ => None,
+                };
+                let wait = self.def(at).retry.wait_or_wish(asked, self.ctx.roll, wish);
+                if self.is_stopped() {
+                    let step = self.step(at);
+                    (step.carrier, step.verifies) = (None, asked);
+                    return Own::Concluded;
+                }
+                Own::Again(wait)
+            }
+            _ => {
+                let step = self.step(at);
+                (step.verifies, step.progress) = (asked, Progress::Uncertain);
+                let reason = match answer {
+                    Answered::NoHandler { .. } => HeldReason::NoHandler,
+                    _ => HeldReason::Unknown,
+                };
+                self.stuck(at, reason, DeadReason::Exhausted)
+            }
+        }
+    }
+
+    /// A compensation was sent.
+    fn undone(&mut self, at: usize, attempt: u32, answer: &Answered) -> Own {
+        let total = self.look(at).undo_attempts.saturating_add(attempt);
+        let policy = &self.def(at).compensate_retry;
+        let (dead, wish) = match answer {
+            Answered::Done(_) | Answered::NotDone => {
+                self.is_undone(at);
+                return Own::Delivered;
+            }
+            Answered::Rejected { .. } | Answered::NoHandler { .. } => (Some(DeadReason::Rejected), None),
+            Answered::Retry { .. } | Answered::Unknown { .. } if total >= policy.max_attempts => {
+                (Some(DeadReason::Exhausted), None)
+            }
+            Answered::Retry { after, .. } => (None, *after),
+            Answered::Unknown { .. } => (None, None),
+        };
+        let wait = policy.wait_or_wish(total, self.ctx.roll, wish);
+        if let Some(dead) = dead {
+            let step = self.step(at);
+            (step.undo, step.undo_attempts) = (Undo::Held, total);
+            if self.next.snapshot.ended.is_some() {
+                self.step(at).carrier = None;
+                return Own::Concluded;
+            }
+            self.advance();
+            return Own::Dead(dead);
+        }
+        // A person may have said that one that failed, and comes first, is tried again.
+        let comes_later = self.definition.behind(at).any(|later| !self.is_closed(later));
+        if self.is_stopped() || comes_later {
+            let step = self.step(at);
+            (step.carrier, step.undo_attempts) = (None, total);
+            self.advance();
+            return Own::Concluded;
+        }
+        Own::Again(wait)
+    }
+
+    fn is_undone(&mut self, at: usize) {
+        let step = self.step(at);
+        (step.carrier, step.undo) = (None, Undo::Compensated);
+        (step.code, step.error) = (None, None);
+        self.advance();
+    }
+
+    /// Whether the pivot was done, or may have been.
+    fn is_past_pivot(&self) -> bool {
+        let pivot = self.definition.pivot();
+        pivot.is_some_and(|at| self.look(at).may_have_happened())
+    }
+
+    /// From now on it is undone. Nothing more is begun, and what nobody is at is taken back.
+    fn turn_back(&mut self, cause: String) {
+        self.log("compensating", None, &cause);
+        let saga = &mut self.next.snapshot;
+        (saga.direction, saga.cause, saga.overdue) = (Direction::Backward, Some(text::error_text(&cause)), false);
+        for at in 0..self.count() {
+            self.step(at).stuck = None;
+            if !self.take_back(at) {
+                continue;
+            }
+            if matches!(self.look(at).progress, Progress::Waiting | Progress::Ready) {
+                self.shut(at);
+            }
+        }
+        self.advance();
+    }
+
+    /// Takes back the message of a step, if nobody is at it. Whether there is none then.
+    fn take_back(&mut self, at: usize) -> bool {
+        let Some(carrier) = self.look(at).carrier else {
+            return true;
+        };
+        // It may be one that was about to be sent.
+        self.next.sends.retain(|errand| errand.message != carrier.message);
+        let attempts = match self.live.get(&carrier.message) {
+            Some(Standing::Leased) => return false,
+            Some(Standing::Pending { epoch, attempts }) => {
+                self.withdraw(carrier.message, *epoch);
+                *attempts
+            }
+            Some(Standing::Dead { epoch }) => {
+                self.withdraw(carrier.message, *epoch);
+                0
+            }
+            None => 0,
+        };
+        let step = self.step(at);
+        step.carrier = None;
+        match carrier.role {
+            Role::Do | Role::Timer => step.attempts = step.attempts.saturating_add(attempts),
+            Role::Verify => step.verifies = step.verifies.saturating_add(attempts),
+            Role::Undo => step.undo_attempts = step.undo_attempts.saturating_add(attempts),
+        }
+        true
+    }
+
+    fn withdraw(&mut self, message: MessageId, epoch: u64) {
+        self.next.withdraw.push(Withdrawal { message, epoch });
+    }
+
+    /// Nobody waits for the deadline any more.
+    fn drop_timer(&mut self) {
+        if let Some(timer) = self.next.snapshot.timer.take()
+            && let Some(Standing::Pending { epoch, .. } | Standing::Dead { epoch }) = self.live.get(&timer)
+        {
+            self.withdraw(timer, *epoch);
+        }
+    }
+
+    fn end(&mut self, how: Ended) {
+        self.next.snapshot.ended = Some(how);
+        self.drop_timer();
+    }
+
+    /// Sends whatever can be sent now, and ends the saga when there is nothing left to do.
+    fn advance(&mut self) {
+        if self.is_stopped() {
+            return;
+        }
+        match self.next.snapshot.direction {
+            Direction::Forward => self.forward(),
+            Direction::Backward => self.backward(),
+        }
+    }
+
+    fn forward(&mut self) {
+        if self.next.snapshot.overdue && self.may_turn_back() {
+            return self.turn_back("its deadline has passed".to_owned());
+        }
+        if self.next.snapshot.steps.iter().any(|step| step.stuck.is_some()) {
+            return;
+        }
+        let passed = |step: &StepSnapshot| matches!(step.progress, Progress::Done | Progress::Skipped);
+        for at in 0..self.count() {
+            let free = self.def(at).after.iter().all(|before| passed(self.look(*before)));
+            if free && self.look(at).progress == Progress::Waiting {
+                self.step(at).progress = Progress::Ready;
+            }
+        }
+        for at in 0..self.count() {
+            if self.look(at).progress == Progress::Ready && self.look(at).carrier.is_none() {
+                self.set_out(at);
+            }
+        }
+        if self.next.snapshot.steps.iter().all(passed) {
+            self.end(Ended::Completed);
+        }
+    }
+
+    /// Whether it can still be undone as a whole: not while somebody is at the pivot.
+    fn may_turn_back(&self) -> bool {
+        let is_at_it = |at: usize| {
+            let carrier = self.look(at).carrier;
+            carrier.is_some_and(|carrier| self.live.get(&carrier.message) == Some(&Standing::Leased))
+        };
+        !self.is_past_pivot() && !self.definition.pivot().is_some_and(is_at_it)
+    }
+
+    /// Sends a step, or asks whether it was done if that is not known.
+    fn set_out(&mut self, at: usize) {
+        let def = self.def(at);
+        match (self.look(at).tainted, def.verify.is_some(), def.idempotent) {
+            (true, true, _) => self.send(at, Role::Verify, Duration::ZERO),
+            (true, false, false) => {
+                let step = self.step(at);
+                (step.progress, step.stuck) = (Progress::Uncertain, Some(HeldReason::Unknown));
+            }
+            _ => {
+                let tried = self.look(at).attempts;
+                let delay = match tried {
+                    0 => def.delay,
+                    tried => def.retry.wait(tried, self.ctx.roll),
+                };
+                self.send(at, Role::Do, delay);
+            }
+        }
+    }
+
+    fn send(&mut self, at: usize, role: Role, delay: Duration) {
+        if self.look(at).started.is_none() {
+            let order = self.next.snapshot.serial;
+            self.step(at).started = Some(order);
+        }
+        let message = self.draw();
+        match carrier::payload(self.definition, self.id, &self.next.snapshot, at, role) {
+            Some(payload) if payload.len() <= self.ctx.payload_bytes => {
+                self.step(at).carrier = Some(Carrier { message, role });
+                self.next.sends.push(Errand {
+                    message,
+                    step: Some((at, self.look(at).run)),
+                    role,
+                    delay,
+                    attempts: self.budget(at, role),
+                    payload,
+                });
+            }
+            too_large => self.cannot_send(at, role, too_large.map(|payload| payload.len())),
+        }
+    }
+
+    /// What it would be sent with is too large, or is not there.
+    fn cannot_send(&mut self, at: usize, role: Role, size: Option<usize>) {
+        let error = match size {
+            Some(size) => format!(
+                "its message would have {size} bytes, and the store takes {}",
+                self.ctx.payload_bytes
+            ),
+            None => "an output that it takes was too large to be kept, or cut off".to_owned(),
+        };
+        self.log("held", Some(at), &error);
+        let step = self.step(at);
+        (step.code, step.error) = (Some("output".to_owned()), Some(error));
+        match role {
+            Role::Undo => step.undo = Undo::Held,
+            _ => step.stuck = Some(HeldReason::Output),
+        }
+    }
+
+    /// Attempts that are left.
+    fn budget(&self, at: usize, role: Role) -> u32 {
+        let (def, step) = (self.def(at), self.look(at));
+        let (policy, used) = match role {
+            Role::Do | Role::Timer => (&def.retry, step.attempts),
+            Role::Verify => (&def.retry, step.verifies),
+            Role::Undo => (&def.compensate_retry, step.undo_attempts),
+        };
+        policy.max_attempts.saturating_sub(used).max(1)
+    }
+
+    fn needs_undo(&self, at: usize) -> bool {
+        self.def(at).compensate.is_some() && self.look(at).may_have_happened()
+    }
+
+    /// Whether nothing more will happen to it on the way back.
+    fn is_closed(&self, at: usize) -> bool {
+        let step = self.look(at);
+        match step.undo {
+            Undo::Held | Undo::Compensated => true,
+            Undo::Open => step.carrier.is_none() && !self.needs_undo(at),
+        }
+    }
+
+    /// One compensation at a time: of those behind which all is undone, the one that began last.
+    fn backward(&mut self) {
+        let undoing = |step: &StepSnapshot| {
+            step.undo != Undo::Held && step.carrier.is_some_and(|carrier| carrier.role == Role::Undo)
+        };
+        // Ends: each turn closes a step, or is the last.
+        loop {
+            if self.next.snapshot.steps.iter().any(undoing) {
+                return;
+            }
+            let free = |at: &usize| {
+                let step = self.look(*at);
+                let open = step.undo == Undo::Open && step.carrier.is_none() && self.needs_undo(*at);
+                open && self.definition.behind(*at).all(|later| self.is_closed(later))
+            };
+            let candidates = (0..self.count()).filter(free);
+            match candidates.max_by_key(|at| self.look(*at).started) {
+                Some(at) => self.send(at, Role::Undo, Duration::ZERO),
+                None => break,
+            }
+        }
+        let all_closed = (0..self.count()).all(|at| self.is_closed(at));
+        let any_held = self.next.snapshot.steps.iter().any(|step| step.undo == Undo::Held);
+        if all_closed && !any_held {
+            self.end(Ended::Compensated);
+        }
+    }
+
+    /// What was answered after its lease was lost tells of an effect, if anything.
+    fn late(&mut self, at: usize, run: u32, role: Role, answer: &Answered) {
+        if at >= self.count() {
+            return;
+        }
+        let (code, error) = said(answer);
+        let said = format!(
+            "{role}#{run}: {}{}",
+            code.unwrap_or("done"),
+            error.map(|e| format!(": {e}")).unwrap_or_default()
+        );
+        self.log("late", Some(at), &said);
+        let (Answered::Done(output), true) = (answer, self.look(at).run == run) else {
+            return;
+        };
+        match role {
+            Role::Do => self.happened_after_all(at, output.clone()),
+            Role::Undo => {
+                if self.look(at).undo != Undo::Compensated && self.is_backward() && self.take_back(at) {
+                    self.is_undone(at);
+                }
+            }
+            Role::Verify | Role::Timer => {}
+        }
+    }
+
+    fn is_backward(&self) -> bool {
+        self.next.snapshot.direction == Direction::Backward && self.next.snapshot.ended.is_none()
+    }
+
+    fn happened_after_all(&mut self, at: usize, output: Option<Value>) {
+        let step = self.look(at);
+        if step.undo != Undo::Open || step.carrier.is_some_and(|carrier| carrier.role == Role::Undo) {
+            // What undoes it has been sent, or was: whoever does both keeps them in order.
+            return;
+        }
+        let progress = self.look(at).progress;
+        match progress {
+            Progress::Done => {}
+            // A person has said that it goes on without it; but if it goes back, it is not forgotten.
+            Progress::Skipped | Progress::Waiting if self.is_forward() => {
+                let step = self.step(at);
+                (step.tainted, step.output) = (true, output);
+            }
+            _ if self.take_back(at) => {
+                if self.next.snapshot.ended == Some(Ended::Compensated) && self.def(at).compensate.is_some() {
+                    // All was taken for undone, and is not.
+                    self.next.snapshot.ended = None;
+                }
+                self.is_done(at, output);
+            }
+            // Somebody is at it again, and will tell.
+            _ => self.step(at).tainted = true,
+        }
+    }
+
+    fn asked(&mut self, verb: &Verb, actor: &str, note: &str) -> Result<(), Refused> {
+        if let (Some(ended), false) = (self.next.snapshot.ended, *verb == Verb::Replay) {
+            let how = match ended {
+                Ended::Completed => "completed",
+                Ended::Compensated => "compensated",
+                Ended::Abandoned => "abandoned",
+            };
+            return refused(format!("the saga is {how}"));
+        }
+        match verb {
+            Verb::Pause => {
+                self.next.snapshot.paused = true;
+                self.stop();
+            }
+            Verb::Quarantine => {
+                self.next.snapshot.quarantined = Some(text::error_text(note));
+                self.stop();
+            }
+            Verb::Resume => {
+                let saga = &mut self.next.snapshot;
+                if !saga.paused && saga.quarantined.is_none() {
+                    return refused("the saga is neither paused nor quarantined");
+                }
+                (saga.paused, saga.quarantined) = (false, None);
+                self.advance();
+            }
+            Verb::Retry { step } => {
+                let at = self.free_step(step)?;
+                self.may_send()?;
+                self.retry(at)?;
+            }
+            Verb::Complete { step, output } => {
+                let at = self.free_step(step)?;
+                self.complete(at, output)?;
+            }
+            Verb::Skip { step } => {
+                let at = self.free_step(step)?;
+                self.skip(at)?;
+            }
+            Verb::Compensate { past_pivot } => {
+                if !self.is_forward() {
+                    return refused("the saga is being compensated already");
+                }
+                if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
+                    let name = &self.def(at).name;
+                    return refused(format!(
+                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant (past_pivot)"
+                    ));
+                }
+                self.turn_back(format!("{actor} asked for it: {note}"));
+            }
+            Verb::Resolve { step } => {
+                let at = self.free_step(step)?;
+                let open = matches!(self.look(at).undo, Undo::Open | Undo::Held) && self.needs_undo(at);
+                if !self.is_backward() || !open {
+                    return refused(format!("step {step:?} has no compensation that waits"));
+                }
+                self.take_back(at);
+                self.is_undone(at);
+            }
+            Verb::Replay => self.replay()?,
+            Verb::Abandon => {
+                for at in 0..self.count() {
+                    self.take_back(at);
+                }
+                self.end(Ended::Abandoned);
+            }
+        }
+        Ok(())
+    }
+
+    /// What nobody is at is taken back.
+    fn stop(&mut self) {
+        for at in 0..self.count() {
+            let step = self.look(at);
+            if step.stuck.is_none() && step.undo != Undo::Held {
+                self.take_back(at);
+            }
+        }
+    }
+
+    /// A step that nobody is at.
+    fn free_step(&self, name: &str) -> Result<usize, Refused> {
+        let Some(at) = self.definition.find(name) else {
+            let names: Vec<_> = self.definition.steps().iter().map(|step| step.name.as_str()).collect();
+            return refused(format!("there is no step {name:?}; there are {}", names.join(", ")));
+        };
+        let carrier = self.look(at).carrier;
+        if carrier.is_some_and(|carrier| self.live.get(&carrier.message) == Some(&Standing::Leased)) {
+            return refused(format!(
+                "somebody is at step {name:?} just now; wait until that has ended"
+            ));
+        }
+        Ok(at)
+    }
+
+    fn may_send(&self) -> Result<(), Refused> {
+        if self.is_stopped() {
+            return refused("the saga is paused or quarantined; resume it first");
+        }
+        Ok(())
+    }
+
+    fn retry(&mut self, at: usize) -> Result<(), Refused> {
+        let step = self.look(at);
+        match (self.next.snapshot.direction, step.progress) {
+            (Direction::Backward, _) => {
+                if step.undo == Undo::Compensated || !self.needs_undo(at) {
+                    return refused("there is nothing to undo in it");
+                }
+                // What comes after it waits for it again, unless somebody is at that.
+                for other in 0..self.count() {
+                    if self.look(other).undo == Undo::Open {
+                        self.take_back(other);
+                    }
+                }
+                self.take_back(at);
+                let step = self.step(at);
+                (step.undo, step.undo_attempts) = (Undo::Open, 0);
+                self.advance();
+            }
+            (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected) => self.once_more(at),
+            (Direction::Forward, Progress::Waiting) => return refused("others come before it"),
+            (Direction::Forward, Progress::Done | Progress::Skipped) => return refused("it is done, or was left out"),
+        }
+        Ok(())
+    }
+
+    /// A step is sent now, whatever is known of it, with a new budget.
+    fn once_more(&mut self, at: usize) {
+        self.take_back(at);
+        // A person who wants it now knows what time it is.
+        self.next.snapshot.overdue = false;
+        let step = self.step(at);
+        (step.stuck, step.attempts, step.verifies) = (None, 0, 0);
+        step.progress = Progress::Ready;
+        let role = match self.look(at).tainted && self.def(at).verify.is_some() {
+            true => Role::Verify,
+            false => Role::Do,
+        };
+        self.send(at, role, Duration::ZERO);
+        self.advance();
+    }
+
+    fn complete(&mut self, at: usize, output: &Value) -> Result<(), Refused> {
+        let step = self.look(at);
+        let (progress, lost) = (step.progress, step.output.is_none());
+        match (self.next.snapshot.direction, progress) {
+            (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected)
+            | (Direction::Backward, Progress::Uncertain)
+                if self.look(at).undo == Undo::Open =>
+            {
+                self.take_back(at);
+                self.is_done(at, Some(output.clone()));
+            }
+            (Direction::Forward, Progress::Done) if lost => {
+                self.step(at).output = Some(output.clone());
+                for later in 0..self.count() {
+                    if self.look(later).stuck == Some(HeldReason::Output) {
+                        self.step(later).stuck = None;
+                    }
+                }
+                self.advance();
+            }
+            (_, Progress::Waiting) => return refused("others come before it"),
+            _ => return refused("it is done, or was left out, or is being undone"),
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, at: usize) -> Result<(), Refused> {
+        if !self.is_forward() {
+            return refused("the saga is being compensated; resolve a compensation instead");
+        }
+        if matches!(self.look(at).progress, Progress::Done | Progress::Skipped) {
+            return refused("it is done, or was left out");
+        }
+        let taking = (0..self.count()).find(|later| self.def(*later).input.takes(at));
+        if let Some(later) = taking {
+            let name = &self.def(later).name;
+            return refused(format!(
+                "step {name:?} takes its output; complete it with an output instead"
+            ));
+        }
+        self.take_back(at);
+        let step = self.step(at);
+        (step.progress, step.stuck) = (Progress::Skipped, None);
+        self.advance();
+        Ok(())
+    }
+
+    fn replay(&mut self) -> Result<(), Refused> {
+        self.may_replay()?;
+        if self.is_forward() {
+            let stuck: Vec<_> = (0..self.count()).filter(|at| self.look(*at).stuck.is_some()).collect();
+            stuck.into_iter().for_each(|at| self.once_more(at));
+            return Ok(());
+        }
+        let saga = &mut self.next.snapshot;
+        (saga.direction, saga.ended, saga.cause, saga.overdue) = (Direction::Forward, None, None, false);
+        for at in 0..self.count() {
+            self.take_back(at);
+            let step = self.step(at);
+            let undone = step.undo == Undo::Compensated;
+            match step.progress {
+                Progress::Done if !undone => continue,
+                Progress::Skipped if step.tainted && !undone => continue,
+                Progress::Uncertain if !undone => {
+                    (step.progress, step.attempts, step.verifies) = (Progress::Ready, 0, 0);
+                    continue;
+                }
+                _ => {}
+            }
+            // Under the old key a participant would answer as it did, or refuse it because it was undone.
+            let run = match step.started {
+                Some(_) => step.run + 1,
+                None => step.run,
+            };
+            *step = StepSnapshot {
+                run,
+                ..StepSnapshot::default()
+            };
+        }
+        self.drop_timer();
+        self.set_timer();
+        self.advance();
+        Ok(())
+    }
+
+    fn may_replay(&self) -> Result<(), Refused> {
+        let saga = &self.next.snapshot;
+        match (saga.ended, saga.direction) {
+            (Some(Ended::Completed), _) => refused("the saga is completed"),
+            (Some(Ended::Abandoned), _) => refused("the saga is abandoned"),
+            (None, _) if self.is_stopped() => refused("the saga is paused or quarantined; resume it first"),
+            (None, Direction::Forward) if saga.steps.iter().all(|step| step.stuck.is_none()) => {
+                refused("nothing in it has failed")
+            }
+            (None, Direction::Backward) => {
+                if saga.steps.iter().any(|step| step.undo == Undo::Held) {
+                    return refused("a compensation has failed; retry or resolve it first");
+                }
+                refused("it is being compensated; wait until that has ended")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What was said about a failure.
+fn said(answer: &Answered) -> (Option<&str>, Option<&str>) {
+    match answer {
+        Answered::Done(_) | Answered::NotDone => (None, None),
+        Answered::Retry { code, error, .. }
+        | Answered::Rejected { code, error }
+        | Answered::Unknown { code, error }
+        | Answered::NoHandler { code, error } => (Some(code), Some(error)),
+    }
+}

@@ -1,0 +1,106 @@
+//! The rules as they are: no promise is broken in any order of events.
+
+use super::{
+    Kind::{Asked, Keyed, Naive},
+    Saga, check, saga,
+};
+
+fn sound(mut saga: Saga, faults: u8, verbs: u8) {
+    (saga.faults, saga.verbs) = (faults, verbs);
+    let states = check(saga);
+    println!("{states} states");
+    assert!(states > 50, "{states}");
+}
+
+#[test]
+fn one_step_whatever_goes_wrong() {
+    sound(saga(&[("a", Keyed, &[])], None, true), 3, 1);
+}
+
+#[test]
+fn one_step_that_can_be_asked() {
+    sound(saga(&[("a", Asked, &[])], None, false), 3, 2);
+}
+
+#[test]
+fn one_step_of_a_naive_participant() {
+    sound(saga(&[("a", Naive, &[])], None, false), 4, 0);
+}
+
+#[test]
+fn two_steps() {
+    sound(saga(&[("a", Keyed, &[]), ("b", Keyed, &["a"])], None, false), 3, 1);
+}
+
+#[test]
+fn two_steps_and_a_deadline() {
+    sound(saga(&[("a", Keyed, &[]), ("b", Keyed, &["a"])], None, true), 2, 1);
+}
+
+#[test]
+fn two_steps_with_a_pivot() {
+    sound(saga(&[("a", Keyed, &[]), ("b", Asked, &["a"])], Some("b"), true), 3, 0);
+}
+
+#[test]
+fn a_step_behind_the_pivot() {
+    sound(saga(&[("a", Keyed, &[]), ("b", Keyed, &["a"])], Some("a"), true), 3, 1);
+}
+
+#[test]
+fn two_branches() {
+    sound(saga(&[("a", Keyed, &[]), ("b", Keyed, &[])], None, false), 2, 1);
+}
+
+#[test]
+fn two_branches_and_a_deadline() {
+    sound(saga(&[("a", Keyed, &[]), ("b", Asked, &[])], None, true), 2, 0);
+}
+
+#[test]
+fn three_steps() {
+    sound(
+        saga(
+            &[("a", Keyed, &[]), ("b", Naive, &["a"]), ("c", Keyed, &["b"])],
+            None,
+            false,
+        ),
+        2,
+        0,
+    );
+}
+
+#[test]
+fn three_steps_and_an_operator() {
+    sound(
+        saga(
+            &[("a", Keyed, &[]), ("b", Keyed, &["a"]), ("c", Keyed, &["b"])],
+            None,
+            false,
+        ),
+        2,
+        1,
+    );
+}
+
+#[test]
+fn four_steps() {
+    let plan = [
+        ("a", Keyed, &[][..]),
+        ("b", Keyed, &["a"]),
+        ("c", Asked, &["b"]),
+        ("d", Keyed, &["c"]),
+    ];
+    sound(saga(&plan, Some("c"), false), 2, 0);
+}
+
+#[test]
+fn a_fork_and_a_join() {
+    let plan = [
+        ("a", Keyed, &[][..]),
+        ("b", Keyed, &["a"]),
+        ("c", Keyed, &["a"]),
+        ("d", Keyed, &["b", "c"]),
+    ];
+    sound(saga(&plan, None, false), 2, 0);
+}
