@@ -5,10 +5,11 @@ use serde::Serialize;
 use std::time::Duration;
 
 use crate::{
-    Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, State, Timestamp,
+    Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, SagaId, State, Timestamp,
     explain::{Cause, Facts, explain},
     ledger::{EntryFilter, EntryKey, EntryPage, EntryView},
     presence::{DestinationView, Pause, RelayView, destinations},
+    saga::{LogLine, SagaFilter, SagaPage},
     topic::shown,
 };
 
@@ -55,7 +56,7 @@ pub trait Admin: Send + Sync {
     async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
 
     /// Removes messages that ended longer than `older_than` ago, dedupe keys whose lifetime is over, entries of the ledger past their retention, and what consumers had longer ago than that if
-    /// the message is not in this store (any more), so that nobody can deliver it again; at most
+    /// the message is not in this store (any more), so that nobody can deliver it again; and sagas that ended longer ago than that; at most
     /// `limit` of each, which is one or more. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
 
@@ -64,6 +65,12 @@ pub trait Admin: Send + Sync {
 
     /// Entries of the ledger by filter, by tenant, scope and key. A store looks at a bounded number of them for one page, and the page tells where to go on.
     async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error>;
+
+    /// Sagas by filter, newest first.
+    async fn sagas(&self, filter: &SagaFilter) -> Result<SagaPage, Error>;
+
+    /// The log of a saga, oldest first; at most so many lines from above `after`.
+    async fn saga_log(&self, id: SagaId, after: u64, limit: u32) -> Result<Vec<LogLine>, Error>;
 
     /// What was done by hand and what conflicted, newest first.
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error>;
@@ -95,6 +102,14 @@ pub fn check_deliver_in(deliver_in: Option<Duration>) -> Result<(), Invalid> {
         ));
     }
     Ok(())
+}
+
+/// Refuses an operator without a name, and cuts one that is long.
+pub fn checked_actor(actor: &str) -> Result<String, Invalid> {
+    if actor.is_empty() {
+        return Err(Invalid::new("actor", "is empty; say who you are"));
+    }
+    Ok(crate::text::excerpt(actor, 512))
 }
 
 /// Refuses to remove at most nothing: a caller that goes on until there is no more would never end.
@@ -332,9 +347,9 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Who.
     pub actor: String,
-    /// What: `replay`, `quarantine`, `cancel`, `resolve`, `discard`, `pause`, `resume` or `outbox_flush_conflict`.
+    /// What: `replay`, `quarantine`, `cancel`, `resolve`, `discard`, `pause`, `resume` or `outbox_flush_conflict`; of a saga `saga_pause`, `saga_resume`, ...
     pub action: String,
-    /// Which message.
+    /// Which message, or saga.
     pub id: Option<MessageId>,
     /// Or which destination.
     pub destination: Option<String>,
@@ -353,6 +368,8 @@ pub struct Pruned {
     pub entries: u64,
     /// What consumers had, of messages that are gone.
     pub inbox: u64,
+    /// Sagas, with their logs.
+    pub sagas: u64,
     /// Whether it stopped before it had looked at everything: the next call goes on from there.
     pub more: bool,
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{MessageId, State};
+use crate::{MessageId, SagaId, State};
 
 /// Any source error, kept for diagnosis.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
@@ -64,6 +64,34 @@ pub enum Error {
     /// No such message in this store.
     #[error("there is no message {0}")]
     NotFound(MessageId),
+    /// The key is taken by a saga that was started with another input; nothing was written.
+    #[error("the key is already used by saga {0}, which was started with another input")]
+    SagaMismatch(SagaId),
+    /// The verb does not apply to the saga as it stands; nothing was changed.
+    #[error("cannot {verb} saga {id}: {why}")]
+    SagaRefused {
+        /// The saga.
+        id: SagaId,
+        /// What was asked.
+        verb: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// The message belongs to a saga, which decides what becomes of it; nothing was changed.
+    #[error(
+        "cannot {verb} message {id}: it belongs to saga {saga}; see `posthouse saga show {saga}`, and use the verbs of `posthouse saga`"
+    )]
+    OfSaga {
+        /// The message.
+        id: MessageId,
+        /// Its saga.
+        saga: SagaId,
+        /// What was asked.
+        verb: &'static str,
+    },
+    /// No such saga in this store.
+    #[error("there is no saga {0}")]
+    NoSaga(SagaId),
     /// A deadlock, serialisation failure or busy database: run the whole transaction again.
     #[error("the transaction lost a race in the database and must be run again: {0}")]
     Contention(#[source] BoxError),
@@ -193,9 +221,13 @@ impl Error {
     pub const fn code(&self) -> Code {
         match self {
             Self::Invalid(_) => Code::ValidationFailed,
-            Self::DedupeConflict { .. } | Self::IllegalState { .. } => Code::Conflict,
+            Self::DedupeConflict { .. }
+            | Self::IllegalState { .. }
+            | Self::SagaMismatch(_)
+            | Self::SagaRefused { .. }
+            | Self::OfSaga { .. } => Code::Conflict,
             Self::LeaseLost(_) | Self::HoldLost(_) => Code::LeaseLost,
-            Self::NotFound(_) => Code::NotFound,
+            Self::NotFound(_) | Self::NoSaga(_) => Code::NotFound,
             Self::Contention(_) => Code::Contention,
             Self::Timeout(_) => Code::Timeout,
             Self::Unavailable(_) => Code::Unavailable,

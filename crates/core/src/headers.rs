@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Invalid, Limits, ledger::Binding};
+use crate::{Invalid, Limits, Message, ledger::Binding, saga::Ticket};
 
 /// Headers of a message: trace context, correlation, the user's own.
 pub type Headers = BTreeMap<String, String>;
@@ -21,15 +21,31 @@ const RESERVED_PREFIXES: [&str; 2] = ["posthouse-", "webhook-"];
 /// Under which name a message's entry in the ledger is kept with its headers. Reserved, and never sent.
 pub const LEDGER: &str = "posthouse-ledger";
 
-/// As a store keeps them: a JSON object of text, with the message's entry in the ledger if it has one; nothing if there is nothing.
-pub fn to_json(headers: &Headers, binding: Option<&Binding>) -> Option<String> {
+/// Under which name it is kept what a message of a saga is sent for. Reserved, and never sent as such.
+pub const TICKET: &str = "posthouse-step";
+
+/// As a store keeps those of a message: a JSON object of text, with its entry in the ledger and what it is sent for in a saga, if it has them; nothing if
+/// there is nothing.
+pub fn of_message(message: &Message) -> Option<String> {
+    let reserved = [
+        (LEDGER, message.ledger.as_ref().map(ToString::to_string)),
+        (TICKET, message.ticket.as_ref().map(ToString::to_string)),
+    ];
+    with(&message.headers, reserved)
+}
+
+/// A JSON object of text; nothing if there is nothing.
+pub fn to_json(headers: &Headers) -> Option<String> {
+    with(headers, [])
+}
+
+fn with<const N: usize>(headers: &Headers, reserved: [(&str, Option<String>); N]) -> Option<String> {
     let mut all: serde_json::Map<_, _> = headers
         .iter()
         .map(|(name, value)| (name.clone(), value.as_str().into()))
         .collect();
-    if let Some(binding) = binding {
-        all.insert(LEDGER.to_owned(), binding.to_string().into());
-    }
+    let reserved = reserved.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    all.extend(reserved.map(|(name, value)| (name.to_owned(), value.into())));
     (!all.is_empty()).then(|| serde_json::Value::Object(all).to_string())
 }
 
@@ -37,6 +53,11 @@ pub fn to_json(headers: &Headers, binding: Option<&Binding>) -> Option<String> {
 pub fn take_binding(headers: &mut Headers) -> Option<Binding> {
     let binding: Binding = headers.remove(LEDGER)?.parse().ok()?;
     binding.check().is_ok().then_some(binding)
+}
+
+/// The same of what a message of a saga is sent for.
+pub fn take_ticket(headers: &mut Headers) -> Option<Ticket> {
+    headers.remove(TICKET)?.parse().ok()
 }
 
 /// Checks a whole map: number, names, values.

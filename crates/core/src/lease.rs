@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{AttemptOutcome, Delivery, Invalid, LeaseToken, Limits, MessageId, OnDead, Standing, State};
+use crate::{AttemptOutcome, Delivery, Invalid, Kind, LeaseToken, Limits, MessageId, OnDead, SagaId, Standing, State};
 
 /// What a worker asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,6 +136,8 @@ pub struct Lease {
     pub on_dead: OnDead,
     /// Whether the message has an entry in the ledger: then that is asked before a send ([`Store::clear`](crate::Store::clear)).
     pub bound: bool,
+    /// The saga whose message it is: then that decides what becomes of it ([`Store::load_sagas`](crate::Store::load_sagas)).
+    pub saga: Option<SagaId>,
 }
 
 impl Lease {
@@ -146,6 +148,11 @@ impl Lease {
             ..self.clone()
         }
     }
+}
+
+/// The saga of a message of this kind that follows from this.
+pub fn saga_of(kind: Kind, parent: Option<MessageId>) -> Option<SagaId> {
+    parent.filter(|_| kind.is_of_saga()).map(|id| SagaId(id.0))
 }
 
 /// A granted message: the lease for the relay, the delivery for the transport.

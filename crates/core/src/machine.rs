@@ -102,6 +102,8 @@ pub enum Ending {
     Duplicate,
     /// It was replaced by its children.
     Expanded,
+    /// It has served, whatever was answered: what comes of that is its saga's to know.
+    Concluded(AttemptOutcome),
     /// It failed and may be tried again; the destination may have said when.
     Retry {
         /// The destination's `Retry-After`.
@@ -175,6 +177,7 @@ pub fn end_lease(held: Standing, ending: Ending, ctx: Ctx<'_>) -> Step {
         Ending::Delivered => done(held, AttemptOutcome::Delivered),
         Ending::Duplicate => done(held, AttemptOutcome::Duplicate),
         Ending::Expanded => done(held, AttemptOutcome::Expanded),
+        Ending::Concluded(evidence) => done(held, evidence),
         Ending::Retry { wish } => again_or_dead(
             held,
             AttemptOutcome::Retry,
@@ -357,6 +360,13 @@ mod tests {
             (
                 "duplicate, expanded",
                 vec![ended(Ending::Duplicate), ended(Ending::Expanded)],
+            ),
+            (
+                "concluded",
+                vec![
+                    ended(Ending::Concluded(AttemptOutcome::Rejected)),
+                    ended(Ending::Concluded(AttemptOutcome::LeaseExpired)),
+                ],
             ),
             ("retry, budget left", vec![ended(Ending::Retry { wish: None })]),
             ("retry, spent", vec![(Event::Ended(Ending::Retry { wish: None }), 3)]),

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    AttemptOutcome, DeadReason, Effect, Error, Lease, Message, OnDead, Outcome, RetryPolicy, Standing, State, Step,
+    AttemptOutcome, DeadReason, Effect, Error, Lease, Limits, Message, OnDead, Outcome, RetryPolicy, Standing, State,
+    Step,
     ledger::{Answer, CONFLICT, End},
     machine::{Ctx, Ending, end_lease},
+    saga::{Change, Own, Report},
     text,
 };
 
@@ -30,6 +32,8 @@ pub struct Settlement {
     pub keeps: Option<Effect>,
     /// Messages to enqueue with it, in the same transaction.
     pub follow_ups: Vec<Message>,
+    /// What becomes of its saga, in the same transaction, if that is as it was.
+    pub saga: Option<Box<Change>>,
 }
 
 /// What becomes of the message, in the words a store needs.
@@ -95,7 +99,12 @@ impl Settlement {
 
     /// No send began. The count is given back, and nothing is recorded.
     pub fn released(lease: &Lease, after: Duration) -> Self {
-        let settlement = Self::plain(lease, Ending::Released { after });
+        // What becomes of a saga's message is decided for an answer, and there was none: it is never counted.
+        let mut lease = lease.clone();
+        if lease.saga.is_some() {
+            lease.standing.releases = lease.standing.releases.min(Limits::FREE_RELEASES - 1);
+        }
+        let settlement = Self::plain(&lease, Ending::Released { after });
         let counted = settlement.step.evidence.is_some();
         settlement.code(counted.then(|| "released_too_often".to_owned()))
     }
@@ -115,6 +124,57 @@ impl Settlement {
         Self::plain(lease, Ending::Conflict)
             .code(Some(CONFLICT.to_owned()))
             .error(Some("its key of the ledger was used for something else".to_owned()))
+    }
+
+    /// The end of a lease on a message of a saga, as was decided for it.
+    pub fn of_saga(lease: &Lease, report: &Report, own: Own, change: Option<Change>) -> Self {
+        let (attempts, expired) = (lease.standing.attempts, *report == Report::Expired);
+        let again = if expired {
+            Ending::Expired
+        } else {
+            Ending::Retry { wish: None }
+        };
+        let (ending, budget, wait) = match own {
+            Own::Delivered => (Ending::Delivered, lease.standing.max_attempts, Duration::ZERO),
+            Own::Concluded => (
+                Ending::Concluded(report.evidence()),
+                lease.standing.max_attempts,
+                Duration::ZERO,
+            ),
+            Own::Again(wait) => (again, lease.standing.max_attempts.max(attempts + 1), wait),
+            Own::Dead(DeadReason::Rejected) if !expired => {
+                (Ending::Rejected, lease.standing.max_attempts, Duration::ZERO)
+            }
+            Own::Dead(_) => (again, attempts, Duration::ZERO),
+        };
+        let standing = Standing {
+            max_attempts: budget,
+            ..lease.standing
+        };
+        let policy = RetryPolicy::table(budget, [wait]);
+        let step = end_lease(
+            standing,
+            ending,
+            Ctx {
+                policy: &policy,
+                roll: 0.5,
+            },
+        );
+        let (code, error, receipt) = match report {
+            Report::Expired => (Some("lease_expired".to_owned()), None, None),
+            Report::Sent(Outcome::Delivered { receipt, .. } | Outcome::Duplicate { receipt }) => {
+                (None, None, receipt.clone())
+            }
+            Report::Sent(Outcome::Pending { .. }) => (Some("pending".to_owned()), None, None),
+            Report::Sent(
+                Outcome::Retry { code, error, .. } | Outcome::Reject { code, error } | Outcome::Unknown { code, error },
+            ) => (Some(code.clone()), Some(error.clone()), None),
+        };
+        let settlement = Self::new(lease, step).code(code).error(error).receipt(receipt);
+        Self {
+            saga: change.map(Box::new),
+            ..settlement
+        }
     }
 
     /// Adds messages that are enqueued in the same transaction, if and only if this settlement wins.
@@ -146,7 +206,7 @@ impl Settlement {
     /// Whether it was delivered, and there is nothing to say about it.
     pub fn is_plain(&self) -> bool {
         let silent = self.code.is_none() && self.error.is_none() && self.receipt.is_none() && self.keeps.is_none();
-        silent && !self.lease.bound && self.step.evidence == Some(AttemptOutcome::Delivered)
+        silent && !self.lease.bound && self.saga.is_none() && self.step.evidence == Some(AttemptOutcome::Delivered)
     }
 
     /// What becomes of the message's entry in the ledger, if it has one and ends here.
@@ -202,6 +262,7 @@ impl Settlement {
             answer: None,
             keeps: None,
             follow_ups: Vec::new(),
+            saga: None,
         }
     }
 
@@ -229,6 +290,8 @@ pub enum Verdict {
     /// The lease is not, or no longer, held; nothing of this settlement was written. In the caller's own transaction that holds of a repetition too:
     /// what was done with the first is there already, and must not be done twice.
     LeaseLost,
+    /// Its saga is not as it was when this was decided; nothing was written and the lease is as it was. Load it again, and decide again.
+    Stale,
     /// One of its follow-ups cannot be enqueued; nothing of this settlement was written and the lease is as it was.
     Refused(Error),
 }
@@ -266,6 +329,7 @@ mod tests {
             standing,
             on_dead: OnDead::Pass,
             bound: false,
+            saga: None,
         }
     }
 

@@ -7,8 +7,9 @@ use async_trait::async_trait;
 use std::time::Duration;
 
 use crate::{
-    Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, Settlement, Verdict,
+    Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, SagaId, Settlement, Verdict,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
+    saga::{Change, Loaded, Report, drive},
 };
 
 /// How a relay takes and finishes work. No default bodies but one, which is made of another: a wrapper must say what it does with each.
@@ -69,6 +70,12 @@ pub trait Store: Send + Sync {
     /// has it from then on, until it ends. Of what is not bound the answer is that it may; of a lease that is lost, that nothing is to be taken: it waits.
     async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error>;
 
+    /// Sagas as they are, with where their messages stand. One answer for each, in order; none if there is no such saga.
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error>;
+
+    /// Changes a saga, if it is as it was when this was decided: [`Verdict::Stale`] if not. For what no lease is about: operators, and answers that came late.
+    async fn change_saga(&self, change: &Change) -> Result<Verdict, Error>;
+
     /// Says that `worker` is about to sleep: it is rung for until a claim wakes it ([`Claim::wakes`]), or until this time is up. It must
     /// claim once more before it sleeps, or it may miss what came before; not if it says so again while it still holds.
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error>;
@@ -120,6 +127,9 @@ pub enum Durability {
     Machine,
 }
 
+/// Who takes back what ran out, in the logs of sagas.
+const REPAIRER: &str = "repair";
+
 /// Settles what ran out, at most `limit` leases, and says how many messages it freed or ended.
 ///
 /// A lease whose holder reported meanwhile is no longer ours to settle, and is not counted; nor is one that is left for the next
@@ -132,7 +142,15 @@ pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
         let page = store.expired(after, left.min(500)).await?;
         let Some(last) = page.last() else { break };
         after = last.seq;
-        let batch: Vec<_> = page.iter().map(Settlement::expired).collect();
+        let (of_sagas, plain): (Vec<_>, Vec<_>) = page.into_iter().partition(|lease| lease.saga.is_some());
+        let mut batch: Vec<_> = plain.iter().map(Settlement::expired).collect();
+        let reports = of_sagas.iter().map(|lease| (lease, &Report::Expired, 0.5));
+        batch.extend(
+            drive::settlements(store, REPAIRER, reports.collect())
+                .await?
+                .into_iter()
+                .flatten(),
+        );
         let verdicts = store.settle(&batch).await?;
         let freed = u32::try_from(verdicts.iter().filter(|v| v.is_settled()).count()).unwrap_or(left);
         // What somebody is just settling does not use up the room of others.

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use std::{fmt, time::Duration};
 
-use crate::{Headers, Kind, MessageId, ledger::Answer};
+use crate::{Headers, Kind, MessageId, ledger::Answer, saga::Ticket};
 
 /// What is sent. A transport sees no lease and no row.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Delivery {
     pub parent: Option<MessageId>,
     /// The destination of a fan-out child.
     pub destination: Option<String>,
+    /// What a message of a saga is sent for.
+    pub ticket: Option<Ticket>,
 }
 
 /// Shows what it is about, never the payload.
@@ -99,6 +101,8 @@ pub enum Outcome {
 impl Outcome {
     /// The code by which a destination says that it is gone for good.
     pub const GONE: &str = "http_410";
+    /// The code of a message whose topic names something that it may not.
+    pub const NOT_ALLOWED: &str = "not_allowed";
 
     /// Whether the destination said that it is gone for good, so that nothing more is to be sent there.
     pub fn says_gone(&self) -> bool {

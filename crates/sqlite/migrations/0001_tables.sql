@@ -291,3 +291,50 @@ CREATE TABLE posthouse_inbox (
     PRIMARY KEY (consumer, message)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX posthouse_inbox_at ON posthouse_inbox (at);
+
+-- What sagas do: the definitions under which they were started, as JSON. Never changed.
+CREATE TABLE posthouse_saga_definition (
+    n         INTEGER PRIMARY KEY,
+    namespace TEXT NOT NULL,
+    name      TEXT NOT NULL,
+    version   INTEGER NOT NULL,
+    hash      BLOB NOT NULL,
+    body      TEXT NOT NULL,
+    UNIQUE (namespace, name, version)
+) STRICT;
+
+-- Sagas: where they stand, as JSON, and a revision that rises with each change. definition is the number of theirs.
+CREATE TABLE posthouse_saga (
+    seq         INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          BLOB NOT NULL UNIQUE,
+    namespace   TEXT NOT NULL,
+    tenant      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    definition  INTEGER NOT NULL,
+    digest      BLOB NOT NULL,
+    state       TEXT NOT NULL,
+    reason      TEXT,
+    paused      INTEGER NOT NULL,
+    revision    INTEGER NOT NULL,
+    created_at  INTEGER NOT NULL,
+    updated_at  INTEGER NOT NULL,
+    finished_at INTEGER,
+    snapshot    TEXT NOT NULL,
+    UNIQUE (namespace, tenant, name, key)
+) STRICT;
+CREATE INDEX posthouse_saga_finished ON posthouse_saga (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX posthouse_saga_state ON posthouse_saga (state, seq) WHERE finished_at IS NULL;
+
+-- What happened to them, one line for each; never changed.
+CREATE TABLE posthouse_saga_log (
+    saga     INTEGER NOT NULL,
+    n        INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    actor    TEXT NOT NULL,
+    what     TEXT NOT NULL,
+    step     TEXT,
+    detail   TEXT NOT NULL,
+    PRIMARY KEY (saga, n)
+) STRICT, WITHOUT ROWID;

@@ -4,11 +4,12 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, DeadReason, Error, Event, Facts, Filter, Invalid, MessageId,
-    MessageView, Page, Pause, Pruned, RelayView, RetryPolicy, State, Step, Timestamp,
-    admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
+    MessageView, Page, Pause, Pruned, RelayView, RetryPolicy, SagaId, State, Step, Timestamp,
+    admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit, checked_actor},
     ledger::{Answer, End, EntryFilter, EntryKey, EntryPage, EntryView},
     machine::{Ctx, step},
     presence::check_destination,
+    saga::{LogLine, SagaFilter, SagaPage},
     text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -23,6 +24,7 @@ use crate::{
     place::{self, Located, Waiting, draw, free_head, locate, run, to_dead, to_pending, to_resolved},
     presence, prune,
     rows::{self, Record, all},
+    saga,
 };
 
 const NUMBER: &str = include_str!("../sql/number.sql");
@@ -143,6 +145,16 @@ impl Admin for Sqlite {
         self.aside(move |db| entries(db, &filter).map_err(plain)).await
     }
 
+    async fn sagas(&self, filter: &SagaFilter) -> Result<SagaPage, Error> {
+        let filter = filter.clone();
+        self.aside(move |db| saga::list(db, &filter).map_err(plain)).await
+    }
+
+    async fn saga_log(&self, id: SagaId, after: u64, limit: u32) -> Result<Vec<LogLine>, Error> {
+        let log = self.read(move |db| saga::log(db, id, after, limit)).await?;
+        log.ok_or(Error::NoSaga(id))
+    }
+
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
         let filter = filter.clone();
         self.read(move |db| audit(db, &filter)).await
@@ -177,11 +189,8 @@ pub(crate) struct Hand {
 
 impl Hand {
     pub fn new(actor: &str, detail: &str) -> Result<Self, Invalid> {
-        if actor.is_empty() {
-            return Err(Invalid::new("actor", "is empty; say who you are"));
-        }
         Ok(Self {
-            actor: excerpt(actor, TEXT_CHARS),
+            actor: checked_actor(actor)?,
             detail: excerpt(detail, TEXT_CHARS),
         })
     }
@@ -252,6 +261,10 @@ impl Verb {
         let mut statement = tx.prepare_cached(NUMBER).map_err(plain)?;
         let found = statement.query_row([self.id.0.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)));
         let (seq, deliver_by) = found.optional().map_err(plain)?.ok_or(Error::NotFound(self.id))?;
+        if let Some(saga) = saga::of(tx, seq)? {
+            let (id, verb) = (self.id, self.name);
+            return Err(Error::OfSaga { id, saga, verb });
+        }
         // A message without a live record is done, and no verb applies to it.
         let located = locate(tx, seq)?.ok_or_else(|| self.illegal(State::Done))?;
         Ok(Found {

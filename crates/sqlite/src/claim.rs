@@ -2,7 +2,11 @@
 
 use posthouse_core::{
     Claim, Claimed, DeadReason, Delivery, Error, Event, Lease, LeaseToken, OnDead, RetryPolicy, State, Timestamp,
-    headers::take_binding, ledger::End, machine::Ctx, step,
+    headers::{take_binding, take_ticket},
+    lease::saga_of,
+    ledger::End,
+    machine::Ctx,
+    step,
 };
 use rusqlite::{Connection, Row, params};
 use std::collections::{HashMap, VecDeque, hash_map::Entry};
@@ -329,6 +333,7 @@ fn lease(row: &Row<'_>, message: &InLine, token: LeaseToken) -> Result<Lease, Er
         standing: step(message.standing, Event::Claimed, ctx).map_err(internal)?.standing,
         on_dead: word(row, 2).unwrap_or(OnDead::Pass),
         bound: false,
+        saga: None,
     })
 }
 
@@ -342,6 +347,9 @@ fn claimed(
 ) -> rusqlite::Result<Claimed> {
     let mut headers = headers(row, 6)?;
     lease.bound = take_binding(&mut headers).is_some();
+    let (kind, parent) = (word(row, 7)?, optional_id(row, 8)?);
+    lease.saga = saga_of(kind, parent);
+    let ticket = take_ticket(&mut headers);
     let delivery = Delivery {
         id: lease.id,
         epoch: lease.standing.epoch,
@@ -354,9 +362,10 @@ fn claimed(
         content_type: text(row, 5)?,
         payload: row.get(10)?,
         headers,
-        kind: word(row, 7)?,
-        parent: optional_id(row, 8)?,
+        kind,
+        parent,
         destination: optional_text(row, 9)?,
+        ticket,
     };
     let deliver_within = deliver_by.map(|at| Timestamp::from_micros(at).since(Timestamp::from_micros(now)));
     Ok(Claimed {

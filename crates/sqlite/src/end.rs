@@ -1,8 +1,9 @@
 //! The end of one lease, on whatever runs a statement: the store's own connection or a handler's transaction of another driver.
 
 use posthouse_core::{
-    Error, Lease, LeaseToken, Renewal, Settlement, State, Verdict, machine::let_go, settlement::Next,
+    Error, Lease, LeaseToken, Renewal, Settlement, State, Verdict, machine::let_go, saga::Change, settlement::Next,
 };
+use rusqlite::Connection;
 use std::{
     collections::{HashMap, HashSet},
     time::Duration,
@@ -10,13 +11,14 @@ use std::{
 
 use crate::{
     Options,
-    call::{Call, Row, Run, Value},
+    call::{Call, Here, Row, Run, Value, at_once},
     clock::{self, CLOCK},
     error::internal,
     insert::{insert_one, integer, run},
     ledger,
     place::{LOCATE, Waiting, ended, free_head, to_dead, to_pending},
     rows::{Key, Record, epoch},
+    saga,
 };
 
 const BEGIN: &str = include_str!("../sql/settle_begin.sql");
@@ -53,6 +55,23 @@ pub(crate) async fn end_one<R: Run>(on: &mut R, options: &Options, settlement: &
     let verdict = ending.own(settlement).await?;
     ending.finish().await?;
     Ok(verdict.unwrap_or(Verdict::LeaseLost))
+}
+
+/// Changes a saga, which no lease is about: all of it, or nothing.
+pub(crate) fn change_saga(tx: &Connection, options: &Options, change: &Change) -> Result<Verdict, Error> {
+    let on = &mut Here(tx);
+    at_once(async {
+        run(on, "SAVEPOINT posthouse", vec![]).await?;
+        let verdict = saga::change(on, options, change).await;
+        if !matches!(verdict, Ok(Verdict::Settled)) {
+            run(on, "ROLLBACK TO posthouse", vec![]).await?;
+        }
+        run(on, "RELEASE posthouse", vec![]).await?;
+        match verdict {
+            Err(error) if !error.retryable() => Ok(Verdict::Refused(error)),
+            verdict => verdict,
+        }
+    })
 }
 
 /// Leases that end together.
@@ -96,13 +115,13 @@ impl<'a, R: Run> Ending<'a, R> {
     /// Ends one of them, if it is held.
     async fn own(&mut self, settlement: &Settlement) -> Result<Option<Verdict>, Error> {
         // Without follow-ups there is nothing to refuse, and no need of a savepoint.
-        if settlement.follow_ups.is_empty() {
+        if settlement.follow_ups.is_empty() && settlement.saga.is_none() {
             return self.end(settlement).await;
         }
         let (keys, runs) = (self.keys.clone(), self.runs.clone());
         run(self.on, "SAVEPOINT posthouse", vec![]).await?;
         let verdict = self.end(settlement).await;
-        if verdict.is_err() {
+        if matches!(verdict, Err(_) | Ok(Some(Verdict::Stale))) {
             run(self.on, "ROLLBACK TO posthouse", vec![]).await?;
         }
         run(self.on, "RELEASE posthouse", vec![]).await?;
@@ -111,6 +130,10 @@ impl<'a, R: Run> Ending<'a, R> {
             Err(error) => {
                 (self.keys, self.runs) = (keys, runs);
                 Ok(Some(Verdict::Refused(error)))
+            }
+            Ok(Some(Verdict::Stale)) => {
+                (self.keys, self.runs) = (keys, runs);
+                Ok(Some(Verdict::Stale))
             }
             verdict => verdict,
         }
@@ -145,7 +168,10 @@ impl<'a, R: Run> Ending<'a, R> {
         for message in &settlement.follow_ups {
             insert_one(self.on, self.options, message).await?;
         }
-        Ok(Some(Verdict::Settled))
+        match &settlement.saga {
+            Some(change) => saga::change(self.on, self.options, change).await.map(Some),
+            None => Ok(Some(Verdict::Settled)),
+        }
     }
 
     /// Keeps the receipt of a settlement that won, if it asks for that.

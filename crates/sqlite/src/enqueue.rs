@@ -27,6 +27,7 @@ use posthouse_core::{
     Enqueued, Error, Lease, Message, MessageId, Renewal, Settlement, Verdict,
     lease::check_lease,
     ledger::{Conclusion, Fenced, Hold},
+    saga::{Start, Started},
 };
 use rusqlite::{Connection, Transaction};
 use std::{borrow::Borrow, time::Duration};
@@ -36,7 +37,7 @@ use crate::{
     call::{Call, Here, at_once},
     end::{end_one, lock, renew_one},
     insert::{insert_all, insert_one},
-    ledger,
+    ledger, saga,
 };
 
 /// The verbs that need the caller's transaction. They take a [`Transaction`], so that nothing is committed by accident.
@@ -111,6 +112,12 @@ impl Outbox {
     pub fn leave_in(&self, tx: &Transaction<'_>, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
         in_transaction(tx)?;
         at_once(ledger::leave(&mut Here(tx), hold, message))
+    }
+
+    /// Starts a saga: it exists, and its first step is sent, if and only if the transaction commits.
+    pub fn start(&self, tx: &Transaction<'_>, start: Start) -> Result<Started, Error> {
+        in_transaction(tx)?;
+        at_once(saga::start(&mut Here(tx), &self.options, start))
     }
 
     /// Whether a consumer has this message for the first time. It has had it if and only if the transaction commits.
@@ -200,6 +207,12 @@ impl AsyncOutbox {
     pub async fn leave_in<T: Run>(&self, tx: &mut T, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
         still_open(tx).await?;
         ledger::leave(tx, hold, message).await
+    }
+
+    /// Starts a saga: see [`Outbox::start`]. If the future is dropped before it ends, as a timeout does, roll the transaction back.
+    pub async fn start<T: Run>(&self, tx: &mut T, start: Start) -> Result<Started, Error> {
+        still_open(tx).await?;
+        saga::start(tx, &self.options, start).await
     }
 
     /// Whether a consumer has this message for the first time: see [`Outbox::once`].

@@ -87,7 +87,7 @@ async fn insert<R: Run>(on: &mut R, rules: &Rules, message: &Message) -> Result<
 }
 
 async fn write<R: Run>(on: &mut R, rules: &Rules, message: &Message, id: MessageId) -> Result<(), Error> {
-    let headers = headers::to_json(&message.headers, message.ledger.as_ref());
+    let headers = headers::of_message(message);
     let digest = message.digest();
     let mut values = vec![
         id.0.as_bytes().as_slice().into(),

@@ -219,7 +219,7 @@ async fn find<R: Run>(on: &mut R, key: &EntryKey) -> Result<Option<Entry>, Error
 
 async fn put<R: Run>(on: &mut R, key: &EntryKey, entry: &Entry) -> Result<(), Error> {
     let kept = entry.kept.clone().unwrap_or_default();
-    let headers = to_json(&kept.headers, None);
+    let headers = to_json(&kept.headers);
     let mut values = names(key);
     values.extend([
         entry.fingerprint.0.as_bytes().into(),

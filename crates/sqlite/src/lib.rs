@@ -51,6 +51,7 @@ mod place;
 mod presence;
 mod prune;
 mod rows;
+mod saga;
 #[cfg(feature = "sea-orm")]
 mod sea_orm;
 mod settings;

@@ -9,6 +9,7 @@ use crate::{
     error::plain,
     place::run,
     rows::text,
+    saga,
 };
 
 const WALK: &str = include_str!("../sql/prune_walk.sql");
@@ -53,11 +54,13 @@ pub(crate) fn prune(tx: &Connection, old: &Old, limit: u32) -> Result<Pruned, Er
     pruned.dedupe_keys = run(tx, PRUNE_DEDUPE, params![clock::now(tx)?, limit])? as u64;
     pruned.entries = run(tx, PRUNE_LEDGER, params![clock::now(tx)?, limit])? as u64;
     pruned.inbox = run(tx, PRUNE_INBOX, params![old.cutoff, limit])? as u64;
+    pruned.sagas = saga::prune(tx, old.cutoff, limit)?;
     let counts = [
         old.numbers.len() as u64,
         pruned.dedupe_keys,
         pruned.entries,
         pruned.inbox,
+        pruned.sagas,
     ];
     pruned.more = counts.contains(&u64::from(limit));
     Ok(pruned)

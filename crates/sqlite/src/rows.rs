@@ -4,6 +4,7 @@
 use posthouse_core::{
     Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Pause, Relay, RelayView,
     Standing, State, Timestamp,
+    lease::saga_of,
     ledger::{EntryView, Fingerprint},
 };
 use rusqlite::{
@@ -143,7 +144,7 @@ pub(crate) fn all<T>(db: &Connection, sql: &str, values: &[&dyn ToSql], read: fn
     db.prepare_cached(sql)?.query_map(values, read)?.collect()
 }
 
-/// `id, seq, token, <standing>, on_dead, bound`.
+/// `id, seq, token, <standing>, on_dead, bound, kind, parent`.
 pub(crate) fn lease(row: &Row<'_>) -> Read<Lease> {
     Ok(Lease {
         id: id(row, 0)?,
@@ -152,6 +153,7 @@ pub(crate) fn lease(row: &Row<'_>) -> Read<Lease> {
         standing: standing(row, 3, State::Leased)?,
         on_dead: word(row, 8).unwrap_or(OnDead::Pass),
         bound: row.get(9)?,
+        saga: saga_of(word(row, 10)?, optional_id(row, 11)?),
     })
 }
 
@@ -177,11 +179,11 @@ pub(crate) fn word<T: FromStr<Err = posthouse_core::Invalid>>(row: &Row<'_>, at:
     Ok(row.get::<_, Word<T>>(at)?.0)
 }
 
-fn time(row: &Row<'_>, at: usize) -> Read<Timestamp> {
+pub(crate) fn time(row: &Row<'_>, at: usize) -> Read<Timestamp> {
     row.get(at).map(Timestamp::from_micros)
 }
 
-fn optional_time(row: &Row<'_>, at: usize) -> Read<Option<Timestamp>> {
+pub(crate) fn optional_time(row: &Row<'_>, at: usize) -> Read<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(at)?.map(Timestamp::from_micros))
 }
 

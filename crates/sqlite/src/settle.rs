@@ -46,6 +46,8 @@ fn are_alike(one: &Settlement, next: &Settlement) -> bool {
         && one.lease.bound == next.lease.bound
         && one.follow_ups.is_empty()
         && next.follow_ups.is_empty()
+        && one.saga.is_none()
+        && next.saga.is_none()
 }
 
 /// One batch on its way.
@@ -96,7 +98,7 @@ impl Settling<'_> {
         let ([first, ..], [.., last]) = (alike, alike) else {
             return Ok(Won::None);
         };
-        let lone = first.follow_ups.is_empty() && !first.lease.bound;
+        let lone = first.follow_ups.is_empty() && !first.lease.bound && first.saga.is_none();
         let (Next::Done, Some(outcome), true) = (first.next(), first.step.evidence, lone) else {
             return Ok(Won::None);
         };

@@ -6,9 +6,10 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Look, Message, Pause,
-    Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class,
+    Receipt, Relay, Renewal, SagaId, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold, SOON},
+    saga::{Change, Loaded},
     text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -25,7 +26,7 @@ use crate::{
     claim, clock, connect, end, enqueue,
     error::{internal, of_file, plain},
     floors::Floors,
-    ledger, migrate, presence, rows, settings, settle,
+    ledger, migrate, presence, rows, saga, settings, settle,
     wake::Watch,
 };
 
@@ -329,6 +330,23 @@ impl Store for Sqlite {
             seen.map_or_else(|| inner.write(|tx| ledger::clear(tx, &leases)), Ok)
         })
         .await
+    }
+
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+        let (ids, inner) = (ids.to_vec(), self.inner.clone());
+        blocking(move || {
+            let reader = inner.reader.lock().unwrap_or_else(PoisonError::into_inner);
+            migrate::still_fits(&inner.path, &reader)?;
+            // One state of the database for all that belongs to a saga.
+            let tx = reader.unchecked_transaction().map_err(plain)?;
+            ids.iter().map(|id| saga::load(&tx, &inner.options, *id)).collect()
+        })
+        .await
+    }
+
+    async fn change_saga(&self, change: &Change) -> Result<Verdict, Error> {
+        let (change, options) = (change.clone(), self.inner.options.clone());
+        self.write(move |tx| end::change_saga(tx, &options, &change)).await
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {

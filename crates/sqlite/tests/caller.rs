@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Enqueued, Error, Message, MessageId, Settlement, Verdict,
     ledger::{Conclusion, Fenced, Hold},
+    saga::{Start, Started},
 };
 use posthouse_sqlite::{Options, Outbox};
 use posthouse_testkit::Caller;
@@ -113,6 +114,10 @@ impl Caller for SqliteCaller {
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
         let consumer = consumer.to_owned();
         self.order(move |tx, outbox| outbox.once(tx, &consumer, id)).await
+    }
+
+    async fn start(&mut self, start: Start) -> Result<Started, Error> {
+        self.order(move |tx, outbox| outbox.start(tx, start)).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     ledger::{Conclusion, Fenced, Hold},
+    saga::{Start, Started},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -73,6 +74,9 @@ pub trait Caller: Send {
 
     /// Whether a consumer has this message for the first time, in this transaction.
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error>;
+
+    /// Starts a saga in this transaction.
+    async fn start(&mut self, start: Start) -> Result<Started, Error>;
 
     /// Commits.
     async fn commit(self: Box<Self>) -> Result<(), Error>;

@@ -4,9 +4,10 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Capabilities, Claim, Conflict, Effect, Error, Fate, Lease, Look, Pause, Receipt, Relay, Renewal, Settlement, Store,
-    Verdict, Wake,
+    Capabilities, Claim, Conflict, Effect, Error, Fate, Lease, Look, Pause, Receipt, Relay, Renewal, SagaId,
+    Settlement, Store, Verdict, Wake,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
+    saga::{Change, Loaded},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -56,6 +57,8 @@ pub enum Call {
     Conclude(Hold, Conclusion),
     RenewHold(Hold, Duration),
     Clear(Vec<Lease>),
+    LoadSagas(Vec<SagaId>),
+    ChangeSaga(Box<Change>),
     Asleep(String, Duration),
     Wake(Duration),
 }
@@ -75,6 +78,8 @@ pub enum Reply {
     Begun(Begun),
     Fenced(Fenced),
     Cleared(Vec<Clearance>),
+    Sagas(Vec<Option<Loaded>>),
+    Changed(Verdict),
     Done(()),
     Woken(Wake),
 }
@@ -97,6 +102,8 @@ impl Call {
             Self::Conclude(..) => "conclude",
             Self::RenewHold(..) => "renew_hold",
             Self::Clear(_) => "clear",
+            Self::LoadSagas(_) => "load_sagas",
+            Self::ChangeSaga(_) => "change_saga",
             Self::Asleep(..) => "asleep",
             Self::Wake(..) => "wake",
         }
@@ -123,6 +130,8 @@ impl Call {
             Self::Conclude(hold, conclusion) => store.conclude(hold, conclusion).await.map(Reply::Fenced),
             Self::RenewHold(hold, lease) => store.renew_hold(hold, *lease).await.map(Reply::Fenced),
             Self::Clear(leases) => store.clear(leases).await.map(Reply::Cleared),
+            Self::LoadSagas(ids) => store.load_sagas(ids).await.map(Reply::Sagas),
+            Self::ChangeSaga(change) => store.change_saga(change).await.map(Reply::Changed),
             Self::Asleep(worker, at_most) => store.asleep(worker, *at_most).await.map(Reply::Done),
             Self::Wake(at_most) => store.wake(*at_most).await.map(Reply::Woken),
         }
@@ -204,6 +213,14 @@ impl<H: Hook> Store for Wrapped<H> {
 
     async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
         answer!(self, Call::Clear(leases.to_vec()), Cleared)
+    }
+
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+        answer!(self, Call::LoadSagas(ids.to_vec()), Sagas)
+    }
+
+    async fn change_saga(&self, change: &Change) -> Result<Verdict, Error> {
+        answer!(self, Call::ChangeSaga(Box::new(change.clone())), Changed)
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 16] = [
+const CONTROLS: [(Flaw, &[&str]); 17] = [
     (
         Flaw::NoFence,
         &[
@@ -146,6 +146,14 @@ const CONTROLS: [(Flaw, &[&str]); 16] = [
     (
         Flaw::ReceiptsOutlive,
         &["a_receipt_goes_with_its_message", "a_duplicate_prolongs_nothing"],
+    ),
+    (
+        Flaw::SagaWithoutVersion,
+        &[
+            "of_two_that_decide_at_once_one_is_stale",
+            "one_that_is_stale_spoils_no_other",
+            "a_change_of_what_has_changed_is_stale",
+        ],
     ),
 ];
 

@@ -95,6 +95,22 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Its word in the audit, where messages have verbs of the same name.
+    pub const fn action(&self) -> &'static str {
+        match self {
+            Self::Pause => "saga_pause",
+            Self::Resume => "saga_resume",
+            Self::Quarantine => "saga_quarantine",
+            Self::Retry { .. } => "saga_retry",
+            Self::Complete { .. } => "saga_complete",
+            Self::Skip { .. } => "saga_skip",
+            Self::Compensate { .. } => "saga_compensate",
+            Self::Resolve { .. } => "saga_resolve",
+            Self::Replay => "saga_replay",
+            Self::Abandon => "saga_abandon",
+        }
+    }
+
     /// Its word.
     pub const fn as_str(&self) -> &'static str {
         match self {

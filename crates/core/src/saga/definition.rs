@@ -493,6 +493,15 @@ impl Definition {
         Declared::from_json(json)?.compile()
     }
 
+    /// The refusal of a definition whose name and version are known with another content.
+    pub fn known_otherwise(&self) -> Invalid {
+        let (name, version) = (self.name(), self.version());
+        Invalid::new(
+            "version",
+            format!("{version} of saga {name:?} is known with another content; raise the version"),
+        )
+    }
+
     /// Whether it is past the pivot when this step begins.
     fn is_after_pivot(&self, step: usize) -> bool {
         self.pivot()

@@ -9,16 +9,26 @@
 //! | where it stands | [`snapshot`] |
 //! | what comes next | [`decide`](mod@decide) |
 //! | what is sent for it | [`carrier`] |
+//! | how it begins | [`start`] |
+//! | how a decision is written | [`change`], [`drive`] |
+//! | what operators see | [`view`] |
 
 pub mod carrier;
+pub mod change;
 pub mod decide;
 pub mod definition;
+pub mod drive;
 pub mod snapshot;
+pub mod start;
+pub mod view;
 
 pub use carrier::{Errand, Owner, TIMER_TOPIC, Ticket, key};
+pub use change::{Change, Loaded, MOST_OUTPUT, Report};
 pub use decide::{Answered, Ctx, Decision, Event, Happened, Live, Own, Refused, Standing, Verb, Withdrawal, decide};
 pub use definition::{Declared, DeclaredStep, Definition, InputNames, Retry, StepDef, Warning};
 pub use snapshot::{
     Carrier, Direction, Ended, HeldReason, Progress, Role, SagaState, Snapshot, StepSnapshot, StepState, Undo,
     UndoState,
 };
+pub use start::{Beginning, Start, Started};
+pub use view::{LogLine, SagaFilter, SagaPage, SagaRow, SagaView, StepView};

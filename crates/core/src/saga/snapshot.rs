@@ -178,6 +178,7 @@ pub struct StepSnapshot {
     /// The same of questions whether it was done.
     pub verifies: u32,
     /// What it answered; none if that could not be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Value>,
     /// The how many-th it began.
     pub started: Option<u32>,
@@ -193,6 +194,11 @@ pub struct StepSnapshot {
     pub code: Option<String>,
     /// What was said about it.
     pub error: Option<String>,
+}
+
+/// What is there is there, also if it is null.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// Where a saga stands.
@@ -294,5 +300,25 @@ impl Snapshot {
     pub fn carriers(&self) -> impl Iterator<Item = MessageId> + '_ {
         let steps = self.steps.iter().filter_map(|step| Some(step.carrier?.message));
         steps.chain(self.timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again_as_it_was() {
+        let definition = r#"{ "name": "s", "version": 1, "steps": [{ "name": "a", "action_uri": "fn:a" }] }"#;
+        let mut snapshot = Snapshot::new(&Definition::parse(definition).unwrap(), serde_json::json!({ "n": 1 }));
+        for output in [None, Some(Value::Null), Some(serde_json::json!(["\0", 0.1]))] {
+            snapshot.steps[0].output = output;
+            snapshot.steps[0].carrier = Some(Carrier {
+                message: MessageId(uuid::Uuid::nil()),
+                role: Role::Verify,
+            });
+            let kept = serde_json::to_string(&snapshot).unwrap();
+            assert_eq!(serde_json::from_str::<Snapshot>(&kept).unwrap(), snapshot);
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The operator's hand.
 
 use posthouse_core::{
-    Attempt, AuditEntry, AuditFilter, DeadReason, Error, Event, Filter, Invalid, MessageId, MessageView, Order, Page,
-    Pruned, State,
+    Attempt, AuditEntry, AuditFilter, DeadReason, Error, Event, Filter, MessageId, MessageView, Order, Page, Pruned,
+    State,
+    admin::checked_actor,
     ledger::{Answer, End},
     text::excerpt,
 };
@@ -100,8 +101,9 @@ impl Tables {
     }
 
     pub(super) fn discard(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        let actor = checked(actor)?;
+        let actor = checked_actor(actor)?;
         let entry = self.entry(id).ok_or(Error::NotFound(id))?;
+        not_of_saga(entry, "discard")?;
         let (seq, state, key) = (entry.seq, entry.state(), entry.dedupe_key());
         if !matches!(state, State::Dead | State::Quarantined) {
             return Err(Error::IllegalState {
@@ -130,8 +132,9 @@ impl Tables {
         event: Event,
         detail: &str,
     ) -> Result<i64, Error> {
-        let actor = checked(actor)?;
+        let actor = checked_actor(actor)?;
         let entry = self.entry(id).ok_or(Error::NotFound(id))?;
+        not_of_saga(entry, verb)?;
         let seq = entry.seq;
         let step = decide(entry, event).map_err(|illegal| Error::IllegalState {
             id,
@@ -165,12 +168,14 @@ impl Tables {
         old.iter().for_each(|seq| self.remove(*seq));
         self.dedupe.retain(|key, _| !free.contains(key));
         let (entries, inbox) = (self.prune_entries(limit), self.prune_inbox(older_than, limit));
+        let sagas = self.prune_sagas(older_than, limit);
         Pruned {
             messages: old.len() as u64,
             dedupe_keys: free.len() as u64,
             entries: entries as u64,
             inbox: inbox as u64,
-            more: [old.len(), free.len(), entries, inbox].contains(&limit),
+            sagas: sagas as u64,
+            more: [old.len(), free.len(), entries, inbox, sagas].contains(&limit),
         }
     }
 
@@ -227,11 +232,16 @@ impl Tables {
     }
 }
 
-pub(super) fn checked(actor: &str) -> Result<String, Invalid> {
-    if actor.is_empty() {
-        return Err(Invalid::new("actor", "is empty; say who you are"));
+/// Of a saga's messages the saga decides.
+fn not_of_saga(entry: &Entry, verb: &'static str) -> Result<(), Error> {
+    match entry.saga() {
+        Some(saga) => Err(Error::OfSaga {
+            id: entry.id,
+            saga,
+            verb,
+        }),
+        None => Ok(()),
     }
-    Ok(excerpt(actor, TEXT_CHARS))
 }
 
 fn matches(view: &MessageView, filter: &Filter) -> bool {

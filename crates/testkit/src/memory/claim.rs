@@ -197,5 +197,6 @@ fn delivery(entry: &Entry) -> Delivery {
         kind: message.kind,
         parent: message.parent,
         destination: message.destination.clone(),
+        ticket: message.ticket.clone(),
     }
 }

@@ -30,6 +30,9 @@ impl Tables {
         for had in &self.inbox {
             let _ = writeln!(lines, "inbox {had:?}");
         }
+        for saga in self.sagas.values() {
+            let _ = writeln!(lines, "saga {saga:?}");
+        }
         for line in &self.audit {
             let _ = writeln!(lines, "audit {line:?}");
         }
@@ -50,6 +53,7 @@ fn message(entry: &Entry) -> String {
         &m.headers,
         &m.ledger,
         m.kind,
+        &m.ticket,
         m.parent,
         &m.destination,
         m.on_dead,

@@ -214,6 +214,7 @@ impl Tables {
             self.end(settlement, &open.settlements);
         }
         open.entries.into_iter().for_each(|entry| self.insert(entry));
+        open.sagas.into_iter().for_each(|saga| self.insert_saga(saga));
         self.ledger.extend(open.ledger);
         let now = self.now;
         self.inbox.extend(open.inbox.into_iter().map(|had| (had, now)));

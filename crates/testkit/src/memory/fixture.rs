@@ -5,6 +5,7 @@ use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     lease::check_lease,
     ledger::{Conclusion, Entry, Fenced, Hold, check_consumer, check_point, not_under_it},
+    saga::{Start, Started},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -114,6 +115,10 @@ impl Caller for MemoryTx {
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
         check_consumer(consumer)?;
         MemoryTx::once(self, consumer, id).await
+    }
+
+    async fn start(&mut self, start: Start) -> Result<Started, Error> {
+        MemoryTx::start(self, start).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -35,11 +35,13 @@ pub enum Flaw {
     FlightUnseen,
     /// The receipt of a message that was pruned still stands for others.
     ReceiptsOutlive,
+    /// A saga is written over, whoever has changed it meanwhile.
+    SagaWithoutVersion,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -56,5 +58,6 @@ impl Flaw {
         Self::LastPauseStands,
         Self::FlightUnseen,
         Self::ReceiptsOutlive,
+        Self::SagaWithoutVersion,
     ];
 }

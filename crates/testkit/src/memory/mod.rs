@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Error, Facts,
     Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView, Renewal,
-    Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
+    SagaId, Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
     admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Entry, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
+    saga::{Change, Loaded, LogLine, SagaFilter, SagaPage},
 };
 use std::{
     ops::Bound,
@@ -33,6 +34,7 @@ mod flaw;
 mod ledger;
 mod oversight;
 mod presence;
+mod saga;
 mod settle;
 mod tables;
 
@@ -335,6 +337,14 @@ impl Store for Memory {
         Ok(self.with(|tables| leases.iter().map(|lease| tables.clear(lease)).collect()))
     }
 
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+        Ok(self.with(|tables| ids.iter().map(|id| tables.load_saga(*id)).collect()))
+    }
+
+    async fn change_saga(&self, change: &Change) -> Result<Verdict, Error> {
+        self.wait_for(None, |tables| tables.change_saga(change)).await
+    }
+
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
         self.bell.marked.store(true, Ordering::Relaxed);
         Ok(())
@@ -416,6 +426,14 @@ impl Admin for Memory {
                 .map(|(key, entry)| Ok(EntryView::of(key, entry)));
             EntryPage::of(looked, filter, LOOKED_AT_MOST)
         })
+    }
+
+    async fn sagas(&self, filter: &SagaFilter) -> Result<SagaPage, Error> {
+        Ok(self.with(|tables| tables.list_sagas(filter)))
+    }
+
+    async fn saga_log(&self, id: SagaId, after: u64, limit: u32) -> Result<Vec<LogLine>, Error> {
+        self.with(|tables| tables.saga_log(id, after, limit))
     }
 
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {

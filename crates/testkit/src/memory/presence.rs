@@ -1,11 +1,13 @@
 //! What relays tell of themselves, and operators of destinations.
 
-use posthouse_core::{Error, Pause, Relay, RelayView, Timestamp, presence::REMEMBERED, text::excerpt};
+use posthouse_core::{
+    Error, Pause, Relay, RelayView, Timestamp, admin::checked_actor, presence::REMEMBERED, text::excerpt,
+};
 use std::time::Duration;
 
 use super::{
     Flaw,
-    admin::{TEXT_CHARS, checked},
+    admin::TEXT_CHARS,
     tables::{About, Tables},
 };
 
@@ -56,7 +58,7 @@ impl Tables {
     }
 
     pub(super) fn pause(&mut self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
-        let (actor, reason) = (checked(actor)?, excerpt(reason, TEXT_CHARS));
+        let (actor, reason) = (checked_actor(actor)?, excerpt(reason, TEXT_CHARS));
         let pause = Pause {
             destination: destination.to_owned(),
             at: self.now,
@@ -72,7 +74,7 @@ impl Tables {
     }
 
     pub(super) fn resume(&mut self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
-        let (actor, reason) = (checked(actor)?, excerpt(reason, TEXT_CHARS));
+        let (actor, reason) = (checked_actor(actor)?, excerpt(reason, TEXT_CHARS));
         let paused = self.pauses.remove(destination).is_some();
         self.write_audit(About::Destination(destination), actor, "resume", reason);
         self.news = true;

@@ -40,11 +40,16 @@ impl Tables {
             let repeated = tx.is_none() && self.was_settled(seq, settlement);
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         }
+        if settlement.saga.as_ref().is_some_and(|change| !self.stands(change)) {
+            return Ok(Verdict::Stale);
+        }
         if self.has(Flaw::SettleInTwoTransactions) {
             self.end(settlement, batch);
         }
         // Follow-ups take no turn, so a settlement never waits for a producer of their key.
-        let plan = match self.plan(tx, &settlement.follow_ups)? {
+        let of_saga = settlement.saga.iter().flat_map(|change| &change.sends);
+        let follow_ups: Vec<_> = settlement.follow_ups.iter().chain(of_saga).cloned().collect();
+        let plan = match self.plan(tx, &follow_ups)? {
             Ok(plan) => plan,
             Err(error) => return Ok(Verdict::Refused(error)),
         };
@@ -139,6 +144,9 @@ impl Tables {
         self.apply(seq, settlement.step);
         if let Some(end) = settlement.end() {
             self.end_entry(seq, &end);
+        }
+        if let Some(change) = &settlement.saga {
+            self.write_saga(change);
         }
         if let Some(entry) = self
             .messages

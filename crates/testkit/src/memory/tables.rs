@@ -2,12 +2,18 @@
 
 use posthouse_core::{
     Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Receipt,
-    Settlement, Standing, State, Step, Timestamp,
+    SagaId, Settlement, Standing, State, Step, Timestamp,
+    lease::saga_of,
     ledger::{self, EntryKey, Fingerprint},
+    saga::{Beginning, Definition},
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Flaw, Options, START, presence::Told};
+use super::{
+    Flaw, Options, START,
+    presence::Told,
+    saga::{Saga, SagaKey},
+};
 
 /// Number of a caller's transaction.
 pub(super) type TxId = u64;
@@ -35,6 +41,8 @@ pub(super) enum Key {
     Entry(EntryKey),
     /// What a consumer has had.
     Had(String, MessageId),
+    /// The key of a saga.
+    Saga(SagaKey),
 }
 
 /// A caller's transaction: what it will do at its commit, and what it holds until then.
@@ -45,6 +53,7 @@ pub(super) struct Open {
     pub settlements: Vec<Settlement>,
     pub ledger: BTreeMap<EntryKey, ledger::Entry>,
     pub inbox: BTreeSet<(String, MessageId)>,
+    pub sagas: Vec<Beginning>,
     pub notes: Vec<String>,
     pub waits_for: Option<TxId>,
 }
@@ -107,6 +116,10 @@ pub(super) struct Tables {
     pub ledger: BTreeMap<EntryKey, ledger::Entry>,
     /// What consumers have had, and when.
     pub inbox: BTreeMap<(String, MessageId), Timestamp>,
+    pub sagas: BTreeMap<SagaId, Saga>,
+    pub saga_keys: BTreeMap<SagaKey, SagaId>,
+    /// The definitions of sagas, by namespace, name and version.
+    pub definitions: BTreeMap<(String, String, u32), Definition>,
     pub audit: Vec<AuditEntry>,
     pub relays: BTreeMap<String, Told>,
     pub pauses: BTreeMap<String, Pause>,
@@ -159,7 +172,13 @@ impl Entry {
             standing: self.standing,
             on_dead: self.message.on_dead,
             bound: self.message.ledger.is_some(),
+            saga: self.saga(),
         }
+    }
+
+    /// The saga whose message it is.
+    pub fn saga(&self) -> Option<SagaId> {
+        saga_of(self.message.kind, self.message.parent)
     }
 
     /// Its entry in the ledger, and what it is for.
@@ -193,6 +212,9 @@ impl Tables {
             receipts: BTreeMap::new(),
             ledger: BTreeMap::new(),
             inbox: BTreeMap::new(),
+            sagas: BTreeMap::new(),
+            saga_keys: BTreeMap::new(),
+            definitions: BTreeMap::new(),
             audit: Vec::new(),
             relays: BTreeMap::new(),
             pauses: BTreeMap::new(),

@@ -172,7 +172,7 @@ async fn told(call: Call, store: &Arc<dyn Store>, who: Who, heard: Heard, histor
             let ended = |verdict: &Verdict| match verdict {
                 Verdict::Settled => Ended::Settled,
                 Verdict::LeaseLost => Ended::Lost,
-                Verdict::Refused(_) => Ended::Refused,
+                Verdict::Refused(_) | Verdict::Stale => Ended::Refused,
             };
             let batch = batch.into_iter().zip(verdicts.iter().map(ended)).collect();
             history.add(Fact::Settled { who, batch });

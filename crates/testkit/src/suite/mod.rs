@@ -29,6 +29,7 @@ pub mod races;
 pub mod receipts;
 pub mod relays;
 pub mod runs;
+pub mod sagas;
 pub mod sessions;
 pub mod settle;
 pub mod soak;
@@ -215,6 +216,43 @@ macro_rules! __cases {
                 the_inbox_is_kept_as_long_as_somebody_may_deliver_again
                 bad_consumers_are_refused_by_name
                 what_was_rolled_back_was_not_the_first_time
+            }
+            sagas {
+                a_saga_that_starts_sends_its_first_step
+                a_start_that_is_rolled_back_leaves_nothing
+                a_key_is_started_once
+                a_key_with_another_input_is_a_mismatch
+                a_sagas_key_belongs_to_its_namespace_tenant_and_name
+                of_fifty_starts_of_one_key_one_is_new
+                a_version_has_one_content
+                a_senseless_start_is_refused
+                a_saga_goes_forward_to_its_end
+                what_was_done_is_undone_in_reverse
+                of_two_that_decide_at_once_one_is_stale
+                one_that_is_stale_spoils_no_other
+                a_settlement_of_a_saga_may_be_told_again
+                who_has_lost_his_lease_moves_no_saga
+                a_lease_that_runs_out_is_heard_of_by_its_saga
+                what_must_not_be_sent_twice_is_held
+                what_is_not_known_is_asked_for
+                a_failed_step_is_tried_again_after_its_wait
+                a_compensation_that_fails_for_good_is_held
+                a_deadline_turns_it_back
+                a_timer_goes_with_its_saga
+                what_nobody_is_at_is_taken_back_by_a_pause
+                what_somebody_is_at_is_not_taken_back
+                a_change_of_what_has_changed_is_stale
+                what_waits_for_its_time_is_taken_back_too
+                what_a_relay_left_for_others_is_taken_back_too
+                verbs_of_messages_do_not_apply_to_sagas
+                verbs_of_sagas_are_in_the_audit_and_in_the_log
+                what_was_undone_may_be_done_again
+                a_late_answer_is_evidence
+                sagas_are_listed_by_filter_and_page
+                sagas_that_are_over_are_pruned
+                whatever_is_answered_can_be_recorded
+                an_output_that_is_too_large_holds_who_needs_it
+                sixteen_workers_end_every_saga
             }
             lease {
                 stale_token_is_refused_by_settle

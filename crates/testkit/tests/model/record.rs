@@ -87,6 +87,7 @@ impl Record {
             standing: self.standing,
             on_dead: config.messages[self.msg].on_dead,
             bound: false,
+            saga: None,
         }
     }
 

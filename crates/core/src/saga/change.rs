@@ -1,0 +1,239 @@
+//! One change of a saga, decided on one version of it and written only if that still stands.
+
+use super::{
+    Answered, Ctx, Definition, Event, Happened, Live, Own, Owner, Refused, Snapshot, Verb, Withdrawal, decide,
+    view::{SagaRow, state_words},
+};
+use crate::{
+    AttemptOutcome, Error, Lease, Message, Outcome, Settlement, Timestamp,
+    admin::checked_actor,
+    ledger::Answer,
+    saga::{Role, Ticket},
+};
+use serde_json::Value;
+
+/// The largest output of a step that is kept.
+pub const MOST_OUTPUT: usize = 64 << 10;
+
+/// A change of a saga.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Whose it is.
+    pub owner: Owner,
+    /// The revision on which it was decided.
+    pub expected: u64,
+    /// Where it stands then.
+    pub snapshot: Snapshot,
+    /// Messages to enqueue with it.
+    pub sends: Vec<Message>,
+    /// Messages to take back with it.
+    pub withdraw: Vec<Withdrawal>,
+    /// What to write down.
+    pub log: Vec<Happened>,
+    /// Who did it.
+    pub actor: String,
+    /// For the audit: what an operator did, and why.
+    pub audit: Option<(&'static str, String)>,
+}
+
+impl Change {
+    /// The words of its state, as a store keeps them.
+    pub fn state_words(&self) -> (&'static str, Option<&'static str>) {
+        state_words(&self.snapshot)
+    }
+
+    /// The revision that it makes.
+    pub const fn revision(&self) -> u64 {
+        self.expected + 1
+    }
+}
+
+/// What ended a lease on a message of a saga.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// An answer, or that there was none.
+    Sent(Outcome),
+    /// Its time ran out, and nobody reported.
+    Expired,
+}
+
+/// A saga as it was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// What is listed of it.
+    pub row: SagaRow,
+    /// What it does.
+    pub definition: Definition,
+    /// Where it stands.
+    pub snapshot: Snapshot,
+    /// Where its messages stand.
+    pub live: Live,
+    /// The store's clock.
+    pub now: Timestamp,
+    /// The largest payload that the store takes.
+    pub payload_bytes: usize,
+}
+
+impl Loaded {
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        Owner {
+            id: self.row.id,
+            namespace: self.row.namespace.clone(),
+            tenant: self.row.tenant.clone(),
+        }
+    }
+
+    /// The end of a lease on one of its messages, and what follows from it. `roll` is the chance for the jitter.
+    pub fn settle(&self, lease: &Lease, report: &Report, actor: &str, roll: f64) -> Settlement {
+        let role = self.role(lease);
+        let answer = match report {
+            Report::Sent(outcome) => Answered::of(outcome, role),
+            Report::Expired => Answered::Unknown {
+                code: "lease_expired".to_owned(),
+                error: "nobody reported before the lease ran out".to_owned(),
+            },
+        };
+        let event = Event::Ended {
+            message: lease.id,
+            attempt: lease.standing.attempts,
+            answer,
+        };
+        // Only what an operator asks for is ever refused.
+        match self.decide(&event, actor, roll) {
+            Ok((own, change)) => Settlement::of_saga(lease, report, own.unwrap_or(Own::Concluded), Some(change)),
+            Err(Refused(_)) => Settlement::of_saga(lease, report, Own::Concluded, None),
+        }
+    }
+
+    /// An answer that came after its lease was lost.
+    pub fn late(&self, ticket: &Ticket, outcome: &Outcome, actor: &str) -> Option<Change> {
+        let event = Event::Late {
+            step: self.definition.find(&ticket.step)?,
+            run: ticket.run,
+            role: ticket.role,
+            answer: Answered::of(outcome, ticket.role),
+        };
+        Some(self.decide(&event, actor, 0.5).ok()?.1)
+    }
+
+    /// What an operator asks for.
+    pub fn ask(&self, verb: &Verb, actor: &str, note: &str) -> Result<Change, Error> {
+        let actor = checked_actor(actor)?;
+        let event = Event::Asked {
+            verb: verb.clone(),
+            actor: actor.clone(),
+            note: note.to_owned(),
+        };
+        let (_, change) = self
+            .decide(&event, &actor, 0.5)
+            .map_err(|Refused(why)| Error::SagaRefused {
+                id: self.row.id,
+                verb: verb.as_str(),
+                why,
+            })?;
+        let about = match verb {
+            Verb::Retry { step } | Verb::Complete { step, .. } | Verb::Skip { step } | Verb::Resolve { step } => {
+                format!("{step}: {note}")
+            }
+            _ => note.to_owned(),
+        };
+        Ok(Change {
+            audit: Some((verb.action(), crate::text::error_text(&about))),
+            ..change
+        })
+    }
+
+    fn decide(&self, event: &Event, actor: &str, roll: f64) -> Result<(Option<Own>, Change), Refused> {
+        let ctx = Ctx {
+            now: self.now,
+            roll,
+            payload_bytes: self.payload_bytes,
+        };
+        let decision = decide(&self.definition, self.row.id, &self.snapshot, &self.live, event, ctx)?;
+        let owner = self.owner();
+        let sends = decision.sends.into_iter();
+        let change = Change {
+            sends: sends.map(|errand| errand.message(&self.definition, &owner)).collect(),
+            owner,
+            expected: self.row.revision,
+            snapshot: decision.snapshot,
+            withdraw: decision.withdraw,
+            log: decision.log,
+            actor: crate::text::excerpt(actor, 512),
+            audit: None,
+        };
+        Ok((decision.own, change))
+    }
+
+    /// What a message was sent for.
+    fn role(&self, lease: &Lease) -> Role {
+        let mut carriers = self.snapshot.steps.iter().filter_map(|step| step.carrier);
+        let own = carriers.find(|carrier| carrier.message == lease.id);
+        own.map_or(Role::Do, |carrier| carrier.role)
+    }
+}
+
+impl Answered {
+    /// What a transport found out, as a saga takes it.
+    pub fn of(outcome: &Outcome, role: Role) -> Self {
+        let (code, error) = match outcome {
+            Outcome::Delivered { receipt, answer } => {
+                return Self::delivered(receipt.as_deref(), answer.as_deref(), role);
+            }
+            Outcome::Duplicate { receipt } => return Self::delivered(receipt.as_deref(), None, role),
+            Outcome::Pending { .. } => {
+                let error = "the destination wants to answer later, and that comes with a later version".to_owned();
+                return Self::Unknown {
+                    code: "pending".to_owned(),
+                    error,
+                };
+            }
+            Outcome::Retry { code, error, .. } | Outcome::Reject { code, error } | Outcome::Unknown { code, error } => {
+                (code.clone(), error.clone())
+            }
+        };
+        match outcome {
+            Outcome::Retry { after, .. } => Self::Retry {
+                after: *after,
+                code,
+                error,
+            },
+            Outcome::Reject { .. } if code == Outcome::NOT_ALLOWED => Self::NoHandler { code, error },
+            Outcome::Reject { .. } => Self::Rejected { code, error },
+            _ => Self::Unknown { code, error },
+        }
+    }
+
+    fn delivered(receipt: Option<&str>, answer: Option<&Answer>, role: Role) -> Self {
+        match answer {
+            Some(answer) if role == Role::Verify && answer.status == Some(204) => Self::NotDone,
+            Some(answer) if answer.cut || answer.body.len() > MOST_OUTPUT => Self::Done(None),
+            Some(answer) => Self::Done(Some(value(&answer.body))),
+            None => Self::Done(Some(receipt.map_or(Value::Null, |text| value(text.as_bytes())))),
+        }
+    }
+}
+
+/// What a body says: JSON if it is that, else text.
+fn value(body: &[u8]) -> Value {
+    if body.is_empty() {
+        return Value::Null;
+    }
+    serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
+}
+
+impl Report {
+    /// What is written down of an attempt that ended without an acknowledgement.
+    pub(crate) const fn evidence(&self) -> AttemptOutcome {
+        match self {
+            Self::Sent(Outcome::Delivered { .. }) => AttemptOutcome::Delivered,
+            Self::Sent(Outcome::Duplicate { .. }) => AttemptOutcome::Duplicate,
+            Self::Sent(Outcome::Reject { .. }) => AttemptOutcome::Rejected,
+            Self::Sent(Outcome::Retry { .. } | Outcome::Unknown { .. } | Outcome::Pending { .. }) => {
+                AttemptOutcome::Retry
+            }
+            Self::Expired => AttemptOutcome::LeaseExpired,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Load, decide, write; and again, if somebody else was faster.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Loaded, Report, SagaView, Ticket, Verb};
+use crate::{Error, Lease, Outcome, SagaId, Settlement, Store, Verdict};
+
+/// How often somebody else may be faster before it is given up.
+const MOST_TURNS: u32 = 100;
+
+/// The ends of leases on messages of sagas, as they are decided now: one answer for each, in order. Of several of one saga only the first is decided, for the
+/// others would be stale with it: they have none, and are asked for again. A message whose saga is gone has served.
+pub async fn settlements(
+    store: &dyn Store,
+    actor: &str,
+    ended: Vec<(&Lease, &Report, f64)>,
+) -> Result<Vec<Option<Settlement>>, Error> {
+    let ids: BTreeSet<SagaId> = ended.iter().filter_map(|(lease, ..)| lease.saga).collect();
+    let ids: Vec<SagaId> = ids.into_iter().collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let loaded = store.load_sagas(&ids).await?;
+    let mut sagas: HashMap<SagaId, Option<Loaded>> = ids.into_iter().zip(loaded).collect();
+    let decide = |(lease, report, roll): (&Lease, &Report, f64)| {
+        let found = sagas.remove(&lease.saga?)?;
+        Some(match found {
+            Some(saga) => saga.settle(lease, report, actor, roll),
+            None => Settlement::of_saga(lease, report, super::Own::Concluded, None),
+        })
+    };
+    Ok(ended.into_iter().map(decide).collect())
+}
+
+/// One saga.
+pub async fn load(store: &dyn Store, id: SagaId) -> Result<Loaded, Error> {
+    let mut found = store.load_sagas(&[id]).await?;
+    found.pop().flatten().ok_or(Error::NoSaga(id))
+}
+
+/// Does what an operator asks for, and answers how the saga stands then.
+pub async fn operate(store: &dyn Store, id: SagaId, verb: &Verb, actor: &str, note: &str) -> Result<SagaView, Error> {
+    // Ends: after so many turns it is given up.
+    for _ in 0..MOST_TURNS {
+        let change = load(store, id).await?.ask(verb, actor, note)?;
+        match store.change_saga(&change).await? {
+            Verdict::Stale => {}
+            Verdict::Refused(error) => return Err(error),
+            Verdict::Settled | Verdict::LeaseLost => return Ok(load(store, id).await?.view()),
+        }
+    }
+    Err(too_busy(id))
+}
+
+/// Writes down what was answered after its lease was lost, and what follows from it.
+pub async fn report_late(
+    store: &dyn Store,
+    id: SagaId,
+    ticket: &Ticket,
+    outcome: &Outcome,
+    actor: &str,
+) -> Result<(), Error> {
+    // Ends: after so many turns it is given up.
+    for _ in 0..MOST_TURNS {
+        let Some(change) = load(store, id).await?.late(ticket, outcome, actor) else {
+            return Ok(());
+        };
+        match store.change_saga(&change).await? {
+            Verdict::Stale => {}
+            Verdict::Refused(error) => return Err(error),
+            Verdict::Settled | Verdict::LeaseLost => return Ok(()),
+        }
+    }
+    Err(too_busy(id))
+}
+
+fn too_busy(id: SagaId) -> Error {
+    Error::Contention(format!("saga {id} changes all the time").into())
+}

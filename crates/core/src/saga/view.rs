@@ -1,0 +1,221 @@
+//! A saga as operators see it.
+
+use serde::Serialize;
+
+use super::{HeldReason, Loaded, Progress, Role, SagaState, Snapshot, Standing, StepState, Undo, UndoState};
+use crate::{MessageId, SagaId, Timestamp};
+
+/// What is listed of a saga. Neither its input nor an output is part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SagaRow {
+    /// Its identity.
+    pub id: SagaId,
+    /// Its number in the store.
+    pub seq: i64,
+    /// Which application owns it.
+    pub namespace: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// What it is called.
+    pub name: String,
+    /// The version of its definition.
+    pub version: u32,
+    /// What the business knows it by.
+    pub key: String,
+    /// Where it stands.
+    pub state: SagaState,
+    /// Why it waits for a person.
+    pub reason: Option<HeldReason>,
+    /// Nothing is sent until it is resumed.
+    pub paused: bool,
+    /// How often it was changed.
+    pub revision: u64,
+    /// When it was started.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// A step as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StepView {
+    /// What it is called.
+    pub name: String,
+    /// What comes before it.
+    pub after: Vec<String>,
+    /// Where it stands.
+    pub state: StepState,
+    /// Why it waits for a person.
+    pub stuck: Option<HeldReason>,
+    /// Which run of it.
+    pub run: u32,
+    /// Attempts so far, in this run.
+    pub attempts: u32,
+    /// Where its compensation stands.
+    pub compensation: UndoState,
+    /// Attempts to undo it.
+    pub compensation_attempts: u32,
+    /// Whether it is the pivot.
+    pub pivot: bool,
+    /// The message that is under way for it.
+    pub message: Option<MessageId>,
+    /// The code of its last failure.
+    pub code: Option<String>,
+    /// What was said about it.
+    pub error: Option<String>,
+}
+
+/// A saga as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SagaView {
+    /// What is listed of it.
+    #[serde(flatten)]
+    pub row: SagaRow,
+    /// Why it goes back.
+    pub cause: Option<String>,
+    /// The note of whoever holds it.
+    pub note: Option<String>,
+    /// Its steps.
+    pub steps: Vec<StepView>,
+}
+
+/// A line of a saga's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogLine {
+    /// Its number in the saga; rising.
+    pub n: u64,
+    /// The revision that it belongs to.
+    pub revision: u64,
+    /// When.
+    pub at: Timestamp,
+    /// Who: a relay, or a person.
+    pub actor: String,
+    /// What happened.
+    pub what: String,
+    /// To which step.
+    pub step: Option<String>,
+    /// What was said.
+    pub detail: String,
+}
+
+/// Which sagas to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SagaFilter {
+    /// Only this namespace.
+    pub namespace: Option<String>,
+    /// Only this tenant.
+    pub tenant: Option<String>,
+    /// Only of this name.
+    pub name: Option<String>,
+    /// Only of this key.
+    pub key: Option<String>,
+    /// Only those that stand so.
+    pub state: Option<SagaState>,
+    /// Only those that wait for this reason.
+    pub reason: Option<HeldReason>,
+    /// Only those below this number: the `next` of the page before.
+    pub below: Option<i64>,
+    /// At most this many; 50 when zero, 1,000 at most.
+    pub limit: u32,
+}
+
+impl SagaFilter {
+    /// How many sagas a page holds. Read one more, to know whether there is another page.
+    pub fn page_size(&self) -> u32 {
+        if self.limit == 0 { 50 } else { self.limit.min(1000) }
+    }
+
+    /// Whether it is listed.
+    pub fn takes(&self, row: &SagaRow) -> bool {
+        let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        is(&self.namespace, &row.namespace)
+            && is(&self.tenant, &row.tenant)
+            && is(&self.name, &row.name)
+            && is(&self.key, &row.key)
+            && self.state.is_none_or(|state| state == row.state)
+            && (self.reason.is_none() || self.reason == row.reason)
+            && self.below.is_none_or(|below| row.seq < below)
+    }
+}
+
+/// A page of sagas, newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SagaPage {
+    /// The sagas.
+    pub sagas: Vec<SagaRow>,
+    /// Where the next page begins, when there is one.
+    pub next: Option<i64>,
+}
+
+impl SagaPage {
+    /// Makes a page from one row more than it holds.
+    pub fn of(mut rows: Vec<SagaRow>, filter: &SagaFilter) -> Self {
+        let size = filter.page_size() as usize;
+        let more = rows.len() > size;
+        rows.truncate(size);
+        let next = if more { rows.last().map(|row| row.seq) } else { None };
+        Self { sagas: rows, next }
+    }
+}
+
+/// The words of a state, as a store keeps them.
+pub(super) fn state_words(snapshot: &Snapshot) -> (&'static str, Option<&'static str>) {
+    let (state, reason) = snapshot.state();
+    (state.as_str(), reason.map(HeldReason::as_str))
+}
+
+impl Loaded {
+    /// As operators see it.
+    pub fn view(&self) -> SagaView {
+        SagaView {
+            row: self.row.clone(),
+            cause: self.snapshot.cause.clone(),
+            note: self.snapshot.quarantined.clone(),
+            steps: (0..self.snapshot.steps.len()).map(|at| self.step(at)).collect(),
+        }
+    }
+
+    fn step(&self, at: usize) -> StepView {
+        let (def, step) = (&self.definition.steps()[at], &self.snapshot.steps[at]);
+        let carrier = step.carrier;
+        let standing = carrier.and_then(|carrier| self.live.get(&carrier.message));
+        let leased = standing == Some(&Standing::Leased);
+        let made = match standing {
+            Some(Standing::Pending { attempts, .. }) => *attempts,
+            _ => 0,
+        };
+        let undoing = carrier.is_some_and(|carrier| carrier.role == Role::Undo);
+        let name = |at: &usize| self.definition.steps()[*at].name.clone();
+        StepView {
+            name: def.name.clone(),
+            after: def.after.iter().map(name).collect(),
+            state: match step.progress {
+                Progress::Waiting => StepState::Waiting,
+                Progress::Ready if leased && !undoing => StepState::Running,
+                Progress::Ready => StepState::Ready,
+                Progress::Done => StepState::Done,
+                Progress::Rejected => StepState::Rejected,
+                Progress::Uncertain => StepState::Uncertain,
+                Progress::Skipped => StepState::Skipped,
+            },
+            stuck: step.stuck,
+            run: step.run,
+            attempts: step.attempts + if undoing { 0 } else { made },
+            compensation: match step.undo {
+                _ if def.compensate.is_none() => UndoState::None,
+                Undo::Compensated => UndoState::Compensated,
+                Undo::Held => UndoState::Held,
+                Undo::Open if undoing && leased => UndoState::Running,
+                Undo::Open if step.may_have_happened() || carrier.is_some() => UndoState::Ready,
+                Undo::Open => UndoState::NotNeeded,
+            },
+            compensation_attempts: step.undo_attempts + if undoing { made } else { 0 },
+            pivot: def.pivot,
+            message: carrier.map(|carrier| carrier.message),
+            code: step.code.clone(),
+            error: step.error.clone(),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+DELETE FROM posthouse_saga WHERE seq = ?1;

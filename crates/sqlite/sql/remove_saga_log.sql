@@ -1,0 +1,1 @@
+DELETE FROM posthouse_saga_log WHERE saga = ?1;

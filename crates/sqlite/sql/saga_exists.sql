@@ -1,0 +1,1 @@
+SELECT 1 FROM posthouse_saga WHERE id = ?1;
