@@ -57,6 +57,7 @@ mod tests {
             kind: Kind::Message,
             parent: None,
             destination: None,
+            ticket: None,
         }
     }
 

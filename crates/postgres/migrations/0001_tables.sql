@@ -361,3 +361,55 @@ CREATE TABLE posthouse.inbox (
     PRIMARY KEY (consumer, message)
 );
 CREATE INDEX inbox_at ON posthouse.inbox (at);
+
+-- What sagas do: the definitions under which they were started, as JSON. Never changed.
+CREATE TABLE posthouse.saga_definition (
+    n         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    namespace text NOT NULL COLLATE "C",
+    name      text NOT NULL COLLATE "C",
+    version   int NOT NULL,
+    hash      bytea NOT NULL CHECK (octet_length(hash) = 32),
+    body      text NOT NULL,
+    UNIQUE (namespace, name, version)
+);
+
+-- Sagas: where they stand, as JSON, and a revision that rises with each change. The JSON is text, because it may hold what jsonb does not take (\u0000).
+CREATE TABLE posthouse.saga (
+    seq         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id          uuid NOT NULL UNIQUE,
+    revision    bigint NOT NULL,
+    created_at  timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL,
+    finished_at timestamptz,
+    definition  bigint NOT NULL,
+    -- Lines of its log so far.
+    lines       int NOT NULL,
+    paused      boolean NOT NULL,
+    state       text NOT NULL,
+    reason      text,
+    namespace   text NOT NULL COLLATE "C",
+    tenant      text NOT NULL COLLATE "C",
+    name        text NOT NULL COLLATE "C",
+    key         text NOT NULL COLLATE "C",
+    digest      bytea NOT NULL CHECK (octet_length(digest) = 32),
+    -- Messages that are under way for it.
+    carriers    uuid[] NOT NULL,
+    snapshot    text NOT NULL,
+    UNIQUE (namespace, tenant, name, key)
+) WITH (fillfactor = 70);
+CREATE INDEX saga_finished ON posthouse.saga (finished_at) WHERE finished_at IS NOT NULL;
+-- Those that wait for a person are few among many.
+CREATE INDEX saga_held ON posthouse.saga (seq) WHERE state = 'held';
+
+-- What happened to them, one line for each; never changed.
+CREATE TABLE posthouse.saga_log (
+    saga     bigint NOT NULL,
+    n        int NOT NULL,
+    at       timestamptz NOT NULL,
+    revision bigint NOT NULL,
+    actor    text NOT NULL,
+    what     text NOT NULL,
+    step     text,
+    detail   text NOT NULL,
+    PRIMARY KEY (saga, n)
+);

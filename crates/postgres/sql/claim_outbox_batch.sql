@@ -1,3 +1,16 @@
+-- Gives messages of sagas back, unsent, for a second: so long they are in nobody's way.
+CREATE OR REPLACE FUNCTION posthouse.leave_to_relays(p_seq bigint[], p_token uuid) RETURNS void
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    n CONSTANT int := cardinality(p_seq);
+    own CONSTANT bigint[] := ARRAY(SELECT s FROM unnest(p_seq) s ORDER BY s);
+BEGIN
+    PERFORM settle(own, array_fill(p_token, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(2::bigint, ARRAY[n]), NULL,
+                   array_fill(1000::bigint, ARRAY[n]),
+                   ARRAY(SELECT l.max_attempts::bigint FROM unnest(own) WITH ORDINALITY s(seq, o) CROSS JOIN LATERAL (SELECT v.max_attempts FROM live v WHERE v.seq = s.seq OFFSET 0) l ORDER BY s.o),
+                   NULL, NULL, NULL);
+END $$;
+
 -- Claims for workers in any language: settles what ran out, then grants up to batch_size leases under one fresh token. With a
 -- tenant, it neither settles nor moves anything of another's.
 CREATE OR REPLACE FUNCTION posthouse.claim_outbox_batch(
@@ -10,6 +23,7 @@ DECLARE
     token CONSTANT uuid := gen_random_uuid();
     again boolean := true;
     granted boolean := false;
+    sagas bigint[] := '{}';
     g record;
 BEGIN
     IF batch_size IS NULL OR batch_size NOT BETWEEN 1 AND 10000 THEN
@@ -41,11 +55,16 @@ BEGIN
         LOOP
             IF g.seq IS NULL THEN
                 again := again OR g.kind = 1 AND NOT granted;
+            ELSIF g.kind >= 2 THEN
+                -- A message of a saga is for relays, which decide what becomes of it.
+                sagas := sagas || g.seq;
             ELSE
                 granted := true;
                 RETURN NEXT (g.id, token, g.epoch::bigint, g.attempt, g.tenant, g.namespace, g.topic, g.order_key, g.content_type, g.payload,
                              coalesce(g.headers - 'posthouse-ledger', '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent)::claimed;
             END IF;
         END LOOP;
+        again := again OR cardinality(sagas) > 0 AND NOT granted AND look = 1;
     END LOOP;
+    IF sagas <> '{}' THEN PERFORM leave_to_relays(sagas, token); END IF;
 END $$;

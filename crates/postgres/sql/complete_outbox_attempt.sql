@@ -79,6 +79,9 @@ BEGIN
         RAISE 'destination: must not be NULL' USING ERRCODE = 'P7006';
     END IF;
     SELECT m.seq INTO number FROM message m WHERE m.id = complete_outbox_attempt.id;
+    IF EXISTS (SELECT FROM message m WHERE m.seq = number AND m.kind >= 2) THEN
+        RAISE 'cannot complete message %: what becomes of a message of a saga is decided by relays', complete_outbox_attempt.id USING ERRCODE = 'P7006';
+    END IF;
     PERFORM open_lots(ARRAY[number], ARRAY[lease_token], false);
     -- Not locked here: `settle` locks it with the rest of its run, in the order that everybody keeps. What is read of it does not
     -- change under one token.

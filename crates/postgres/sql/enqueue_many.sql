@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION posthouse.enqueue_many(
     p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
     p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[],
     p_max_attempts bigint[], p_block boolean[], p_keep boolean[], p_relaxed boolean[],
-    p_child boolean[], p_parent uuid[], p_destination text[], p_check_ids boolean)
+    p_kind bigint[], p_parent uuid[], p_destination text[], p_check_ids boolean)
 RETURNS uuid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 DECLARE
@@ -32,10 +32,10 @@ BEGIN
     END IF;
     IF twins IS NULL AND p_order_key IS NULL AND p_delay_ms IS NULL AND p_deliver_ms IS NULL AND p_max_attempts IS NULL THEN
         PERFORM place_plain(p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_dedupe_key, p_headers,
-                            p_child, p_parent, p_destination, t);
+                            p_kind, p_parent, p_destination, t);
     ELSE
         PERFORM place(p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers,
-                      p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_child, p_parent, p_destination, twins, t);
+                      p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_kind, p_parent, p_destination, twins, t);
     END IF;
     PERFORM ring(t);
     RETURN twins;
@@ -44,7 +44,7 @@ END $$;
 -- The common case: new, due now, no key, the default budget. Two inserts, no join.
 CREATE OR REPLACE FUNCTION posthouse.place_plain(
     p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
-    p_dedupe_key text[], p_headers text[], p_child boolean[], p_parent uuid[], p_destination text[], p_now timestamptz)
+    p_dedupe_key text[], p_headers text[], p_kind bigint[], p_parent uuid[], p_destination text[], p_now timestamptz)
 RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -53,9 +53,9 @@ BEGIN
     SELECT s.max_attempts INTO budget FROM settings s;
     WITH m AS (
         INSERT INTO message (id, created_at, tenant, namespace, topic, dedupe_key, content_type, payload, digest, headers, kind, parent, destination)
-        SELECT u.id, p_now, u.te, u.ns, u.topic, u.dk, u.ct, u.p, u.dg, u.h::jsonb, coalesce(u.child, false)::int, u.parent, u.dest
-        FROM unnest(p_id, p_tenant, p_namespace, p_topic, p_dedupe_key, p_content_type, p_payload, p_digest, p_headers, p_child, p_parent, p_destination)
-             u(id, te, ns, topic, dk, ct, p, dg, h, child, parent, dest)
+        SELECT u.id, p_now, u.te, u.ns, u.topic, u.dk, u.ct, u.p, u.dg, u.h::jsonb, coalesce(u.kind, 0), u.parent, u.dest
+        FROM unnest(p_id, p_tenant, p_namespace, p_topic, p_dedupe_key, p_content_type, p_payload, p_digest, p_headers, p_kind, p_parent, p_destination)
+             u(id, te, ns, topic, dk, ct, p, dg, h, kind, parent, dest)
         RETURNING message.seq, message.namespace, message.tenant, octet_length(message.payload) AS bytes)
     INSERT INTO ready (lane, pos, seq, due_at, bytes, max_attempts)
     SELECT lane(m.namespace, m.tenant), m.seq, m.seq, p_now, m.bytes, budget FROM m;
@@ -65,7 +65,7 @@ END $$;
 CREATE OR REPLACE FUNCTION posthouse.place(
     p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
     p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[],
-    p_max_attempts bigint[], p_block boolean[], p_child boolean[], p_parent uuid[], p_destination text[],
+    p_max_attempts bigint[], p_block boolean[], p_kind bigint[], p_parent uuid[], p_destination text[],
     p_twins uuid[], p_now timestamptz)
 RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
@@ -79,13 +79,13 @@ BEGIN
                p_now + CASE WHEN u.deliver < 0 THEN 0 ELSE u.deliver END * interval '1 millisecond' AS deliver_by,
                coalesce(u.tries::smallint, budget) AS budget
         FROM unnest(p_id, p_tenant, p_namespace, p_topic, p_order_key, p_dedupe_key, p_content_type, p_payload, p_digest, p_headers,
-                    p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_child, p_parent, p_destination, p_twins) WITH ORDINALITY
-             u(id, te, ns, topic, ok, dk, ct, p, dg, h, delay, deliver, tries, block, child, parent, dest, twin, o)
+                    p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_kind, p_parent, p_destination, p_twins) WITH ORDINALITY
+             u(id, te, ns, topic, ok, dk, ct, p, dg, h, delay, deliver, tries, block, kind, parent, dest, twin, o)
         WHERE u.twin IS NULL),
     -- Sorted by the caller's order: the numbers of one key must be drawn in it.
     m AS (
         INSERT INTO message (id, created_at, tenant, namespace, topic, order_key, dedupe_key, content_type, payload, digest, headers, deliver_by, kind, parent, destination)
-        SELECT u.id, p_now, u.te, u.ns, u.topic, u.ok, u.dk, u.ct, u.p, u.dg, u.h::jsonb, u.deliver_by, coalesce(u.child, false)::int, u.parent, u.dest
+        SELECT u.id, p_now, u.te, u.ns, u.topic, u.ok, u.dk, u.ct, u.p, u.dg, u.h::jsonb, u.deliver_by, coalesce(u.kind, 0), u.parent, u.dest
         FROM u ORDER BY u.o
         RETURNING message.seq, message.id),
     d AS (

@@ -2,7 +2,7 @@
 -- away, and hints whose leases were renewed move to the next deadline; looking for one tenant's moves only hints that are its own.
 -- A lease that somebody has locked, as a handler's own transaction does, is left, and does not count.
 CREATE OR REPLACE FUNCTION posthouse.expired(p_after bigint, p_most int, p_tenant text DEFAULT NULL)
-RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint, bound boolean)
+RETURNS TABLE (seq bigint, id uuid, token uuid, epoch int, attempts int, generation int, max_attempts int, releases int, blocks boolean, kind smallint, bound boolean, parent uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -26,10 +26,10 @@ BEGIN
                                 AND l.lane & 4294967295 = tenant_half(p_tenant) FOR UPDATE SKIP LOCKED) l);
     END IF;
     RETURN QUERY
-    SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind, coalesce(m.headers ? 'posthouse-ledger', false)
+    SELECT l.seq, m.id, l.token, l.epoch, l.attempts, l.generation, l.max_attempts::int, l.releases::int, l.blocks, m.kind, coalesce(m.headers ? 'posthouse-ledger', false), m.parent
     FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (over) AND l.until <= t
             AND (p_tenant IS NULL OR EXISTS (SELECT FROM message m WHERE m.seq = l.seq AND m.tenant = p_tenant)) ORDER BY l.seq LIMIT p_most) l
-    CROSS JOIN LATERAL (SELECT m.id, m.kind, m.headers FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
+    CROSS JOIN LATERAL (SELECT m.id, m.kind, m.headers, m.parent FROM message m WHERE m.seq = l.seq OFFSET 0) m ORDER BY l.seq;
 END $$;
 
 -- One round of it over 5,000 hints: of claims for one tenant (p_half), or of all. Answers leases that are locked now.
@@ -63,7 +63,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Settles what ran out, of one tenant or of all, and answers how many. For workers in any language and for operators.
+-- Settles what ran out, of one tenant or of all, and answers how many. For workers in any language and for operators. What becomes of a message of a saga is
+-- decided by the library: it is left to relays.
 CREATE OR REPLACE FUNCTION posthouse.repair_expired_leases(max_rows int DEFAULT 1000, tenant text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -78,7 +79,7 @@ BEGIN
     SELECT array_agg(x.seq) AS seqs, array_agg(x.token) AS tokens, array_agg(x.epoch::bigint) AS epochs, array_agg(6::bigint) AS outcomes,
            array_agg(d.next::bigint) AS nexts, array_agg(d.reason::bigint) AS reasons, array_agg(0::bigint) AS delays,
            array_agg(x.max_attempts::bigint) AS budgets, array_agg('lease_expired'::text) AS codes
-    INTO e FROM expired(-1, max_rows, tenant) x CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts, x.releases, NULL, 0.5) d;
+    INTO e FROM (SELECT x.* FROM expired(-1, max_rows, tenant) x WHERE x.kind < 2) x CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts, x.releases, NULL, 0.5) d;
     IF e.seqs IS NULL THEN RETURN 0; END IF;
     answers := settle(e.seqs, e.tokens, e.epochs, e.outcomes, e.nexts, e.reasons, e.delays, e.budgets, e.codes, NULL, NULL);
     RETURN (SELECT count(*) FROM unnest(answers) a WHERE a = 'settled');
@@ -93,6 +94,10 @@ DECLARE
     n CONSTANT int := cardinality(p_seq);
     e record;
 BEGIN
+    -- What becomes of a message of a saga is not for whoever calls this to say.
+    IF EXISTS (SELECT FROM unnest(p_seq) s CROSS JOIN LATERAL (SELECT FROM message m WHERE m.seq = s AND m.kind >= 2 OFFSET 0) m) THEN
+        RAISE 'outcome: a message of a saga is taken back by a relay' USING ERRCODE = 'P7006';
+    END IF;
     PERFORM open_lots(p_seq, p_token, true);
     SELECT array_agg(coalesce(d.next, 2)::bigint ORDER BY i.o) AS nexts, array_agg(d.reason::bigint ORDER BY i.o) AS reasons, array_agg(l.max_attempts::bigint ORDER BY i.o) AS budgets
     INTO e FROM unnest(p_seq, p_token) WITH ORDINALITY i(seq, token, o)

@@ -27,6 +27,9 @@ BEGIN
         IF NOT FOUND THEN
             RAISE 'there is no message %', p_id USING ERRCODE = 'P7005';
         END IF;
+        IF (take_out.message).kind >= 2 THEN
+            RAISE 'cannot % message %: it belongs to saga %', p_verb, p_id, (take_out.message).parent USING ERRCODE = 'P7011', DETAIL = (take_out.message).parent::text, HINT = p_verb;
+        END IF;
         IF (take_out.message).order_key IS NOT NULL THEN
             PERFORM pg_advisory_xact_lock(key_lock(key_hash((take_out.message).namespace, (take_out.message).tenant, (take_out.message).order_key)));
         END IF;

@@ -1,11 +1,11 @@
 -- Retention: removes messages that ended longer than older_than ago, with their evidence, dedupe keys whose lifetime is
--- over, entries of the ledger past their retention, and what consumers had longer ago than that of messages that are not here any more; at most max_rows of each. What lives, is held or blocks its key stays. A dedupe key keeps the time its message ended.
+-- over, entries of the ledger past their retention, what consumers had longer ago than that of messages that are not here any more, and sagas that ended longer ago than that; at most max_rows of each. What lives, is held or blocks its key stays. A dedupe key keeps the time its message ended.
 --
 -- It walks by number, from where the last call stopped, to where all are too young: a hundred in a row. There the next walk starts
 -- again from the beginning. A few young ones before that, or any number from the future, had their time from a clock that was
 -- wrong, and are passed. Many old messages that must stay would make each walk long, so it stops after looking at a bounded
 -- number, and says that there is more.
-CREATE OR REPLACE FUNCTION posthouse.prune(older_than interval, max_rows int, OUT messages bigint, OUT dedupe_keys bigint, OUT entries bigint, OUT inbox bigint, OUT more boolean)
+CREATE OR REPLACE FUNCTION posthouse.prune(older_than interval, max_rows int, OUT messages bigint, OUT dedupe_keys bigint, OUT entries bigint, OUT inbox bigint, OUT sagas bigint, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -69,7 +69,8 @@ BEGIN
     GET DIAGNOSTICS prune.dedupe_keys = ROW_COUNT;
     prune.entries := prune_entries(max_rows);
     prune.inbox := prune_inbox(cutoff, max_rows);
-    more := more OR max_rows IN (prune.dedupe_keys, prune.entries, prune.inbox);
+    prune.sagas := prune_sagas(cutoff, max_rows);
+    more := more OR max_rows IN (prune.dedupe_keys, prune.entries, prune.inbox, prune.sagas);
     -- Last, so that two pruners wait for each other as briefly as can be.
     UPDATE retention SET next = CASE WHEN more THEN place ELSE 0 END;
 END $$;

@@ -21,7 +21,7 @@ DECLARE
     lanes bigint[]; hashes bigint[]; keys text[]; tokens uuid[]; places bigint[];
 BEGIN
     PERFORM open_lots(p_seq, p_token, 6 = ANY (p_outcome));
-    IF p_next = array_fill(1::bigint, ARRAY[n]) THEN
+    IF p_next = array_fill(1::bigint, ARRAY[n]) AND p_outcome <@ '{1,2,3}'::bigint[] THEN
         WITH d AS (
             DELETE FROM leased l USING unnest(p_seq, p_token, p_outcome, p_code, p_receipt) WITH ORDINALITY i(seq, token, outcome, code, receipt, o)
             WHERE l.seq = ANY (ARRAY[i.seq]) AND l.token = i.token AND l.until > t

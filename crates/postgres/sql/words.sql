@@ -10,4 +10,4 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 
 CREATE OR REPLACE FUNCTION posthouse.kind_word(kind smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (ARRAY['message', 'child'])[kind + 1];
+    RETURN (ARRAY['message', 'child', 'step', 'compensation', 'timer'])[kind + 1];

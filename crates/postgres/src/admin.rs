@@ -4,10 +4,11 @@ use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
-    RelayView,
+    RelayView, SagaId,
     admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
     ledger::{EntryFilter, EntryKey, EntryPage, EntryView, Status},
     presence::check_destination,
+    saga::{LogLine, SagaFilter, SagaPage},
     text::error_text,
 };
 use std::time::Duration;
@@ -174,7 +175,7 @@ impl Admin for Postgres {
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         check_prune_limit(limit)?;
         let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys, entries, inbox, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
+        let sql = "SELECT messages, dedupe_keys, entries, inbox, sagas, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
         let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
         let row = rows
             .first()
@@ -189,7 +190,8 @@ impl Admin for Postgres {
             dedupe_keys: get(1)?,
             entries: get(2)?,
             inbox: get(3)?,
-            more: row.try_get(4).map_err(from_driver)?,
+            sagas: get(4)?,
+            more: row.try_get(5).map_err(from_driver)?,
         })
     }
 
@@ -235,6 +237,14 @@ impl Admin for Postgres {
             entries: entries?,
             next: next.map(|[tenant, scope, key]| EntryKey::new(scope, key).tenant(tenant)),
         })
+    }
+
+    async fn sagas(&self, filter: &SagaFilter) -> Result<SagaPage, Error> {
+        self.list_sagas(filter).await
+    }
+
+    async fn saga_log(&self, id: SagaId, after: u64, limit: u32) -> Result<Vec<LogLine>, Error> {
+        self.log_of(id, after, limit).await
     }
 
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {

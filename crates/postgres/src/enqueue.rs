@@ -1,7 +1,7 @@
 //! Enqueueing in the application's own transaction.
 
 use posthouse_core::{
-    ENQUEUED_TOTAL, Enqueued, Error, Limits, Message, MessageId, OnDead, OnDuplicate, Order, Settlement, Verdict,
+    ENQUEUED_TOTAL, Enqueued, Error, Kind, Limits, Message, MessageId, OnDead, OnDuplicate, Order, Settlement, Verdict,
     headers,
 };
 use std::time::Duration;
@@ -39,6 +39,10 @@ impl Outbox {
             schema,
             ..Self::default()
         }
+    }
+
+    pub(crate) const fn allowed(&self) -> &Limits {
+        &self.limits
     }
 
     pub(crate) const fn schema(&self) -> &Schema {
@@ -117,8 +121,15 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         .iter()
         .map(|m| m.id.unwrap_or_else(|| MessageId(Uuid::now_v7())))
         .collect();
+    let mut args = message_args(&messages, &ids);
+    args.push(Arg::Flag(check_ids));
+    (Call::new(schema, "enqueue_many", args), ids)
+}
+
+/// The messages as the functions take them: all arguments of `enqueue_many` but the last.
+pub(crate) fn message_args(messages: &[Message], ids: &[MessageId]) -> Vec<Arg> {
     let text = |f: fn(&Message) -> &str| Arg::Texts(Some(messages.iter().map(|m| Some(f(m).to_owned())).collect()));
-    let args = vec![
+    vec![
         Arg::Uuids(Some(ids.iter().map(|id| Some(id.0)).collect())),
         text(|m| &m.tenant),
         text(|m| &m.namespace),
@@ -126,25 +137,32 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         text(|m| &m.content_type),
         Arg::Blobs(Some(messages.iter().map(|m| m.payload.clone()).collect())),
         Arg::Blobs(Some(messages.iter().map(|m| m.digest().0.to_vec()).collect())),
-        Arg::Texts(unless_all_none(&messages, |m| m.order_key.clone())),
-        Arg::Texts(unless_all_none(&messages, |m| m.dedupe_key.clone())),
-        Arg::Texts(unless_all_none(&messages, |m| {
-            headers::to_json(&m.headers, m.ledger.as_ref())
-        })),
-        Arg::Longs(unless_all_none(&messages, |m| {
+        Arg::Texts(unless_all_none(messages, |m| m.order_key.clone())),
+        Arg::Texts(unless_all_none(messages, |m| m.dedupe_key.clone())),
+        Arg::Texts(unless_all_none(messages, headers::of_message)),
+        Arg::Longs(unless_all_none(messages, |m| {
             (!m.delay.is_zero()).then(|| millis(m.delay))
         })),
-        Arg::Longs(unless_all_none(&messages, |m| m.deliver_in.map(millis))),
-        Arg::Longs(unless_all_none(&messages, |m| m.max_attempts.map(i64::from))),
-        Arg::Flags(unless_all_false(&messages, |m| m.on_dead == OnDead::Block)),
-        Arg::Flags(unless_all_false(&messages, |m| m.on_duplicate == OnDuplicate::Keep)),
-        Arg::Flags(unless_all_false(&messages, |m| m.order == Order::Relaxed)),
-        Arg::Flags(unless_all_false(&messages, |m| m.kind == posthouse_core::Kind::Child)),
-        Arg::Uuids(unless_all_none(&messages, |m| m.parent.map(|p| p.0))),
-        Arg::Texts(unless_all_none(&messages, |m| m.destination.clone())),
-        Arg::Flag(check_ids),
-    ];
-    (Call::new(schema, "enqueue_many", args), ids)
+        Arg::Longs(unless_all_none(messages, |m| m.deliver_in.map(millis))),
+        Arg::Longs(unless_all_none(messages, |m| m.max_attempts.map(i64::from))),
+        Arg::Flags(unless_all_false(messages, |m| m.on_dead == OnDead::Block)),
+        Arg::Flags(unless_all_false(messages, |m| m.on_duplicate == OnDuplicate::Keep)),
+        Arg::Flags(unless_all_false(messages, |m| m.order == Order::Relaxed)),
+        Arg::Longs(unless_all_none(messages, |m| kind_number(m.kind))),
+        Arg::Uuids(unless_all_none(messages, |m| m.parent.map(|p| p.0))),
+        Arg::Texts(unless_all_none(messages, |m| m.destination.clone())),
+    ]
+}
+
+/// The number of the tables; an ordinary message says nothing.
+const fn kind_number(kind: Kind) -> Option<i64> {
+    match kind {
+        Kind::Message => None,
+        Kind::Child => Some(1),
+        Kind::Step => Some(2),
+        Kind::Compensation => Some(3),
+        Kind::Timer => Some(4),
+    }
 }
 
 /// NULL means that all are new; else the id of the one that was there already, for each that is not.

@@ -16,6 +16,7 @@ pub fn from_sqlstate(state: &str, message: &str, detail: Option<&str>, hint: Opt
             },
             _ => Error::Internal(source),
         },
+        "P7011" => of_saga(message, detail, hint).unwrap_or(Error::Internal(source)),
         "P7002" => last_id(message).map_or(Error::Internal(source), Error::LeaseLost),
         "P7005" => last_id(message).map_or(Error::Internal(source), Error::NotFound),
         "P7006" => Error::Invalid(invalid(message)),
@@ -77,10 +78,20 @@ fn illegal(message: &str, detail: Option<&str>, hint: Option<&str>) -> Option<Er
         .split_whitespace()
         .find_map(|word| word.trim_end_matches(':').parse().ok())?;
     let state = detail?.parse::<State>().ok()?;
-    let verb = ["replay", "quarantine", "cancel", "resolve", "discard"]
-        .into_iter()
-        .find(|v| Some(*v) == hint)?;
+    let verb = VERBS.into_iter().find(|v| Some(*v) == hint)?;
     Some(Error::IllegalState { id, state, verb })
+}
+
+/// The verbs of operators.
+const VERBS: [&str; 5] = ["replay", "quarantine", "cancel", "resolve", "discard"];
+
+fn of_saga(message: &str, detail: Option<&str>, hint: Option<&str>) -> Option<Error> {
+    let id = message
+        .split_whitespace()
+        .find_map(|word| word.trim_end_matches(':').parse().ok())?;
+    let saga = detail?.parse().ok()?;
+    let verb = VERBS.into_iter().find(|v| Some(*v) == hint)?;
+    Some(Error::OfSaga { id, saga, verb })
 }
 
 fn last_id(message: &str) -> Option<MessageId> {

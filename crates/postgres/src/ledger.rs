@@ -136,7 +136,7 @@ fn conclude(schema: &Schema, hold: &Hold, conclusion: &Conclusion) -> Call {
         Conclusion::Released { error } => (0, error.as_ref().map(Kept::failure).unwrap_or_default()),
     };
     let kept = kept.clean();
-    let headers = to_json(&kept.headers, None);
+    let headers = to_json(&kept.headers);
     let args = vec![
         key(&hold.key),
         token(hold),

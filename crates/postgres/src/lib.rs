@@ -22,6 +22,7 @@ mod migrate;
 mod rows;
 #[cfg(feature = "tls")]
 mod rustls;
+mod saga;
 mod schema;
 #[cfg(feature = "sea-orm")]
 mod sea_orm;

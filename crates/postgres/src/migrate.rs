@@ -21,7 +21,7 @@ const TARGET: SchemaVersion = SchemaVersion {
 pub const MIGRATIONS: [(i32, &str, &str); 1] = [(1, "tables", include_str!("../migrations/0001_tables.sql"))];
 
 /// The functions and views, applied whole by every migration: there is one text of each, not a history.
-pub const FUNCTIONS: [(&str, &str); 35] = [
+pub const FUNCTIONS: [(&str, &str); 36] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
     ("lane", include_str!("../sql/lane.sql")),
@@ -53,6 +53,7 @@ pub const FUNCTIONS: [(&str, &str); 35] = [
     ("ledger", include_str!("../sql/ledger.sql")),
     ("ledger_relay", include_str!("../sql/ledger_relay.sql")),
     ("ledger_contract", include_str!("../sql/ledger_contract.sql")),
+    ("saga", include_str!("../sql/saga.sql")),
     ("prune", include_str!("../sql/prune.sql")),
     ("find_messages", include_str!("../sql/find_messages.sql")),
     ("find_entries", include_str!("../sql/find_entries.sql")),

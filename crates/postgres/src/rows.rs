@@ -4,7 +4,8 @@ use posthouse_core::{
     Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
     LeaseToken, MessageId, MessageView, OnDead, Pause, Receipt, Relay, RelayView, Standing, State, Timestamp,
     admin::COUNTED_AT_MOST,
-    headers::take_binding,
+    headers::{take_binding, take_ticket},
+    lease::saga_of,
     ledger::{EntryView, Fingerprint},
 };
 use std::{
@@ -24,11 +25,11 @@ pub(crate) struct Granted {
     pub(crate) unkeyed: bool,
 }
 
-fn get<'a, T: FromSql<'a>>(row: &'a Row, column: impl RowIndex + std::fmt::Display) -> Result<T, Error> {
+pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: impl RowIndex + std::fmt::Display) -> Result<T, Error> {
     row.try_get(column).map_err(from_driver)
 }
 
-fn number<T: TryFrom<i64>>(row: &Row, name: &str) -> Result<T, Error>
+pub(crate) fn number<T: TryFrom<i64>>(row: &Row, name: &str) -> Result<T, Error>
 where
     T::Error: Into<BoxError>,
 {
@@ -39,7 +40,7 @@ fn small(row: &Row, name: impl RowIndex + std::fmt::Display) -> Result<u32, Erro
     u32::try_from(get::<i32>(row, name)?).map_err(|e| Error::Internal(e.into()))
 }
 
-fn word<T: FromStr>(row: &Row, name: &str) -> Result<T, Error>
+pub(crate) fn word<T: FromStr>(row: &Row, name: &str) -> Result<T, Error>
 where
     T::Err: Into<BoxError>,
 {
@@ -63,7 +64,7 @@ pub(crate) fn receipt(row: &Row) -> Result<(usize, Receipt), Error> {
     Ok((at, Receipt { text }))
 }
 
-fn when(row: &Row, name: &str) -> Result<Option<Timestamp>, Error> {
+pub(crate) fn when(row: &Row, name: &str) -> Result<Option<Timestamp>, Error> {
     Ok(get::<Option<SystemTime>>(row, name)?.map(time))
 }
 
@@ -84,7 +85,13 @@ fn headers(row: &Row) -> Result<Headers, Error> {
 }
 
 const fn kind(number: i16) -> Kind {
-    if number == 1 { Kind::Child } else { Kind::Message }
+    match number {
+        1 => Kind::Child,
+        2 => Kind::Step,
+        3 => Kind::Compensation,
+        4 => Kind::Timer,
+        _ => Kind::Message,
+    }
 }
 
 /// The columns of `grant_leases`, by place: looking up twenty names for each of five hundred rows costs more than decoding them.
@@ -129,6 +136,8 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
         releases: small(row, column::RELEASES)?,
     };
     let mut headers = headers(row)?;
+    let kind = kind(get(row, column::KIND)?);
+    let parent = get::<Option<Uuid>>(row, column::PARENT)?.map(MessageId);
     let lease = Lease {
         id,
         seq,
@@ -136,7 +145,9 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
         standing,
         on_dead: on_dead(get(row, column::BLOCKS)?),
         bound: take_binding(&mut headers).is_some(),
+        saga: saga_of(kind, parent),
     };
+    let ticket = take_ticket(&mut headers);
     let order_key: Option<String> = get(row, column::ORDER_KEY)?;
     let unkeyed = order_key.is_none();
     let delivery = Delivery {
@@ -151,9 +162,10 @@ pub(crate) fn granted(row: &Row, token: LeaseToken) -> Result<Option<Granted>, E
         content_type: get(row, column::CONTENT_TYPE)?,
         payload: get(row, column::PAYLOAD)?,
         headers,
-        kind: kind(get(row, column::KIND)?),
-        parent: get::<Option<Uuid>>(row, column::PARENT)?.map(MessageId),
+        kind,
+        parent,
         destination: get(row, column::DESTINATION)?,
+        ticket,
     };
     let within: Option<i64> = get(row, column::DELIVER_MS)?;
     let deliver_within = within.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
@@ -211,6 +223,10 @@ pub(crate) fn expired_lease(row: &Row) -> Result<Lease, Error> {
         standing,
         on_dead: on_dead(get(row, "blocks")?),
         bound: get(row, "bound")?,
+        saga: saga_of(
+            kind(get(row, "kind")?),
+            get::<Option<Uuid>>(row, "parent")?.map(MessageId),
+        ),
     })
 }
 

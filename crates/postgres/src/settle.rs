@@ -52,9 +52,13 @@ impl Postgres {
     /// Settles a batch: what carries no follow-ups in one statement, the rest in one transaction with them.
     pub(crate) async fn settle_batch(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
         let mut verdicts: Vec<Option<Verdict>> = batch.iter().map(|s| self.refused(s)).collect();
-        let (plain, rich): (Vec<_>, Vec<_>) = (0..batch.len())
+        let (of_sagas, others): (Vec<_>, Vec<_>) = (0..batch.len())
             .filter(|i| verdicts[*i].is_none())
-            .partition(|i| batch[*i].follow_ups.is_empty());
+            .partition(|i| batch[*i].saga.is_some());
+        let (plain, rich): (Vec<_>, Vec<_>) = others.into_iter().partition(|i| batch[*i].follow_ups.is_empty());
+        for (at, verdict) in self.settle_sagas(batch, sorted(batch, of_sagas)).await? {
+            verdicts[at] = Some(verdict);
+        }
         for (at, verdict) in self.settle_plain(batch, sorted(batch, plain)).await? {
             verdicts[at] = Some(verdict);
         }
@@ -66,9 +70,11 @@ impl Postgres {
 
     /// A follow-up that no store may accept is refused before any traffic.
     fn refused(&self, settlement: &Settlement) -> Option<Verdict> {
+        let of_saga = settlement.saga.iter().flat_map(|change| &change.sends);
         let checked = settlement
             .follow_ups
             .iter()
+            .chain(of_saga)
             .try_for_each(|m| m.check(&self.options.limits));
         checked.err().map(|e| Verdict::Refused(Error::Invalid(e)))
     }
@@ -224,12 +230,22 @@ fn sorted(batch: &[Settlement], mut at: Vec<usize>) -> Vec<usize> {
 
 /// The call that settles these.
 pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
+    let mut args = args(batch);
+    if !batch.iter().any(|s| s.lease.bound && s.next() == Next::Done) {
+        return Call::new(schema, "settle", args);
+    }
+    args.extend(answers(batch));
+    Call::new(schema, "settle_bound", args)
+}
+
+/// The arguments of `settle`.
+pub(crate) fn args(batch: &[&Settlement]) -> Vec<Arg> {
     let longs = |f: &dyn Fn(&Settlement) -> Option<i64>| Arg::Longs(Some(batch.iter().map(|s| f(s)).collect()));
     let texts = |f: fn(&Settlement) -> &Option<String>| {
         let values: Vec<_> = batch.iter().map(|s| f(s).clone()).collect();
         Arg::Texts(values.iter().any(Option::is_some).then_some(values))
     };
-    let mut args = vec![
+    vec![
         longs(&|s| Some(s.lease.seq)),
         Arg::Uuids(Some(batch.iter().map(|s| Some(s.lease.token.0)).collect())),
         longs(&|s| i64::try_from(s.lease.standing.epoch).ok()),
@@ -248,12 +264,7 @@ pub(crate) fn call(schema: &Schema, batch: &[&Settlement]) -> Call {
                 .then(|| batch.iter().map(kept).collect()),
         ),
         Arg::Flags(Some(batch.iter().map(|s| s.lease.on_dead == OnDead::Block).collect())),
-    ];
-    if !batch.iter().any(|s| s.lease.bound && s.next() == Next::Done) {
-        return Call::new(schema, "settle", args);
-    }
-    args.extend(answers(batch));
-    Call::new(schema, "settle_bound", args)
+    ]
 }
 
 /// What is kept in the ledger of messages that are done. Those that die end their entries by that alone.
@@ -267,7 +278,7 @@ fn answers(batch: &[&Settlement]) -> [Arg; 6] {
     [
         Arg::Flags(Some(ends.iter().map(Option::is_some).collect())),
         Arg::Longs(Some(kept.iter().map(|kept| kept.status.map(i64::from)).collect())),
-        Arg::Texts(Some(kept.iter().map(|kept| to_json(&kept.headers, None)).collect())),
+        Arg::Texts(Some(kept.iter().map(|kept| to_json(&kept.headers)).collect())),
         bytes(|kept| kept.body.as_deref()),
         bytes(|kept| kept.digest.as_ref().map(Digest::as_bytes)),
         Arg::Flags(Some(kept.iter().map(|kept| kept.body.is_some()).collect())),

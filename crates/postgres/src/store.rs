@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
 use posthouse_core::{
     Admin, Capabilities, Claim, Conflict, Durability, Effect, Enqueued, Error, Fate, Lease, Limits, Look, Message,
-    Pause, Receipt, Relay, Renewal, Settlement, Store, StoreSettings, Verdict, Wake,
+    Pause, Receipt, Relay, Renewal, SagaId, Settlement, Store, StoreSettings, Verdict, Wake,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
+    saga::{Change, Loaded},
     text::error_text,
 };
 use std::{
@@ -368,6 +369,14 @@ impl Store for Postgres {
 
     async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
         heard(self.clear_messages(leases)).await
+    }
+
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+        heard(self.load(ids)).await
+    }
+
+    async fn change_saga(&self, change: &Change) -> Result<Verdict, Error> {
+        heard(self.change(change)).await
     }
 
     async fn asleep(&self, worker: &str, at_most: Duration) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     ledger::{Conclusion, Fenced, Hold},
+    saga::{Start, Started},
 };
 use posthouse_postgres::{Options, Outbox, Postgres, Schema};
 use posthouse_testkit::{
@@ -365,6 +366,10 @@ impl Caller for PostgresCaller {
 
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
         self.outbox.once(&mut Open(&self.client), consumer, id).await
+    }
+
+    async fn start(&mut self, start: Start) -> Result<Started, Error> {
+        self.outbox.start(&mut Open(&self.client), start).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {
