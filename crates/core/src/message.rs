@@ -422,6 +422,9 @@ word_enum!(
 /// transaction is rolled back in the end, of which nobody is told.
 pub const ENQUEUED_TOTAL: &str = "posthouse_enqueued_total";
 
+/// What is counted, by its name, for each saga that was started and was not there before, in the same way.
+pub const STARTED_TOTAL: &str = "posthouse_saga_started_total";
+
 /// The answer to an enqueue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Enqueued {

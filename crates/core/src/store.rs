@@ -136,6 +136,11 @@ const REPAIRER: &str = "repair";
 /// repair, because somebody is just settling it or a later one of its key's run. Two repairers that meet on one
 /// lease write one attempt and may both count it.
 pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
+    repair_telling(store, limit, &|_| ()).await
+}
+
+/// [`repair`], which tells of each that it has settled.
+pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settlement) + Sync)) -> Result<u32, Error> {
     let (mut after, mut settled, mut left) = (i64::MIN, 0, limit);
     // Ends: `after` rises with each page.
     while left > 0 {
@@ -152,6 +157,8 @@ pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
                 .flatten(),
         );
         let verdicts = store.settle(&batch).await?;
+        let settled_now = batch.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_settled());
+        settled_now.for_each(|(settlement, _)| tell(settlement));
         let freed = u32::try_from(verdicts.iter().filter(|v| v.is_settled()).count()).unwrap_or(left);
         // What somebody is just settling does not use up the room of others.
         settled += freed;

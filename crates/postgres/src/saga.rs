@@ -1,7 +1,7 @@
 //! Sagas: thin calls of the functions in `saga.sql`. What becomes of a saga is decided by the core.
 
 use posthouse_core::{
-    Error, MessageId, SagaId, Settlement, Verdict,
+    Error, MessageId, STARTED_TOTAL, SagaId, Settlement, Verdict,
     saga::{
         Change, Definition, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing, Start,
         Started,
@@ -70,7 +70,10 @@ impl Outbox {
             _ => Err(Error::Internal(format!("a saga was not told: {answer:?}").into())),
         };
         match answer.first().map(String::as_str) {
-            Some("new") => Ok(Started::New(owner.id)),
+            Some("new") => {
+                metrics::counter!(STARTED_TOTAL, "saga" => definition.name().to_owned()).increment(1);
+                Ok(Started::New(owner.id))
+            }
             Some("existing") => existing().map(Started::Existing),
             Some("mismatch") => Err(Error::SagaMismatch(existing()?)),
             Some("version") => Err(definition.known_otherwise().into()),

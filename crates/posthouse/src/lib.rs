@@ -65,6 +65,7 @@
 //! | SQLite | [`sqlite`]: the same two |
 //! | a store by its URL | [`AnyStore`] |
 //! | delivering, inside your program | [`Relay`]: functions ([`relay::local`]), and handlers that settle in their own transaction ([`relay::transactional`]) |
+//! | steps that are all done, or undone | [`saga`] |
 //! | doing something once | [`ledger`]; an HTTP request, with the feature `axum` or `tower`: `idempotency` |
 //! | claiming and settling | [`Store`], [`Claim`], [`Lease`], [`Settlement`] |
 //! | looking and operating | [`Admin`], [`MessageView`], [`Attempt`], [`AuditEntry`], [`bulk`] |
@@ -91,6 +92,7 @@ pub mod bulk;
 pub mod idempotency;
 pub mod ledger;
 pub mod relay;
+pub mod saga;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod url;
 

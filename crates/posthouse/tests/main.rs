@@ -19,6 +19,7 @@ mod payments;
 mod readme;
 mod receipts;
 mod relay;
+mod sagas;
 mod simulation;
 mod tenants;
 mod transactional;

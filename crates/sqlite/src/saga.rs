@@ -2,7 +2,7 @@
 //! it is read and written, under the write lock.
 
 use posthouse_core::{
-    Error, MessageId, SagaId, Timestamp, Verdict,
+    Error, MessageId, STARTED_TOTAL, SagaId, Timestamp, Verdict,
     saga::{
         Beginning, Change, Definition, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot,
         Standing, Start, Started,
@@ -88,6 +88,7 @@ pub(crate) async fn start<R: Run>(on: &mut R, options: &Options, start: Start) -
     };
     write_down(on, seq, 1, now, "start", &saga.log).await?;
     insert_all(on, options, &saga.sends).await?;
+    metrics::counter!(STARTED_TOTAL, "saga" => definition.name().to_owned()).increment(1);
     Ok(Started::New(owner.id))
 }
 

@@ -193,6 +193,7 @@ pub fn delivery() -> Delivery {
         kind: Kind::Message,
         parent: None,
         destination: None,
+        ticket: None,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     AttemptOutcome, Error, Lease, Message, Outcome, Settlement, Timestamp,
     admin::checked_actor,
     ledger::Answer,
-    saga::{Role, Ticket},
+    saga::{HeldReason, Role, SagaState, Ticket},
 };
 use serde_json::Value;
 
@@ -20,6 +20,10 @@ pub const MOST_OUTPUT: usize = 64 << 10;
 pub struct Change {
     /// Whose it is.
     pub owner: Owner,
+    /// What it is called.
+    pub name: String,
+    /// Where it stood before.
+    pub was: (SagaState, Option<HeldReason>),
     /// The revision on which it was decided.
     pub expected: u64,
     /// Where it stands then.
@@ -156,6 +160,8 @@ impl Loaded {
         let change = Change {
             sends: sends.map(|errand| errand.message(&self.definition, &owner)).collect(),
             owner,
+            name: self.row.name.clone(),
+            was: self.snapshot.state(),
             expected: self.row.revision,
             snapshot: decision.snapshot,
             withdraw: decision.withdraw,

@@ -173,7 +173,11 @@ impl Way {
         match (self, grant) {
             (Self::Handle(handler), Some(grant)) => handler.handle(delivery, grant).await,
             (Self::Send(transport), _) => transport.send(&delivery).await,
-            (Self::Handle(_), None) => Outcome::retry("internal", "a handler needs a grant"),
+            // Of a step the saga decides what becomes of it, and no handler.
+            (Self::Handle(_), None) => Outcome::reject(
+                Outcome::NOT_ALLOWED,
+                "a handler that settles by itself cannot do a step of a saga; let it be a function that answers",
+            ),
         }
     }
 

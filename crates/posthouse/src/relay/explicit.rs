@@ -1,7 +1,7 @@
 //! Topics that name their destination themselves, such as `http:https://shop.example/hook`.
 //!
 //! A producer must not aim the relay: what such a topic may name is decided by a maker, which the relay is given. What it refuses is
-//! rejected with the code [`NOT_ALLOWED`]. Each address is a destination of its own, with its own name, limits and breaker.
+//! rejected with the code [`Outcome::NOT_ALLOWED`]. Each address is a destination of its own, with its own name, limits and breaker.
 
 use async_trait::async_trait;
 use posthouse_core::{Delivery, Error, Outcome, Transport};
@@ -17,9 +17,6 @@ use super::{
     route::Route,
     target::{Bounds, Target},
 };
-
-/// The code of a message whose topic names something that it may not.
-pub(super) const NOT_ALLOWED: &str = "not_allowed";
 
 /// Addresses that are remembered. Beyond it those that were used longest ago, and are not in use, are forgotten with their breaker and
 /// rate, and made anew when they come again.
@@ -134,7 +131,7 @@ fn make(prefix: &str, maker: &Maker, address: &str, lease: Duration) -> (String,
     };
     let to = match maker(address) {
         Ok(to) => to,
-        Err(error @ Error::Invalid(_)) => return refused(NOT_ALLOWED, false, &error),
+        Err(error @ Error::Invalid(_)) => return refused(Outcome::NOT_ALLOWED, false, &error),
         Err(error) => return refused("not_made", true, &error),
     };
     // Without a name it is not told apart from others, but its topic is not shown.

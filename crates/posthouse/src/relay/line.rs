@@ -1,8 +1,9 @@
 //! What happens to the messages of one line: one message without an order key, or those of a key, one after the other.
 
 use posthouse_core::{
-    Delivery, Effect, Error, Outcome, Receipt, Settlement, class,
+    Delivery, Effect, Error, Kind, Outcome, Receipt, Settlement, class,
     ledger::{Clearance, Kept, waits},
+    saga::Report,
     topic::shown,
 };
 use std::{
@@ -27,6 +28,7 @@ use super::{
     locked, measures,
     points::point,
     route::Route,
+    sagas::Step,
     settler::Ending,
     target::{Place, Target},
     tasks::Tasks,
@@ -119,6 +121,10 @@ impl Line {
     /// It comes to its destination.
     fn come(self, work: Work) {
         let span = process(&work);
+        if work.delivery.kind == Kind::Timer {
+            // It is sent nowhere: that it came is what it says.
+            return self.end_step(work, span, None, Outcome::delivered());
+        }
         match door(&self.engine, &work) {
             Ok(door) => {
                 let target = door.route.target.clone();
@@ -152,6 +158,20 @@ impl Line {
             // Nobody could claim what is behind them while they were under way, nor is anybody rung for it when they end.
             self.engine.look.notify_one();
         }
+    }
+
+    /// What became of a message of a saga is for that to say.
+    fn end_step(self, work: Work, span: Span, target: Option<Arc<Target>>, outcome: Outcome) {
+        let engine = self.engine.clone();
+        engine.settler.hand_in_step(Step {
+            report: Report::Sent(outcome),
+            roll: engine.roll(),
+            ending: Ending {
+                target,
+                line: Some(self),
+                ..Ending::of(work, span)
+            },
+        });
     }
 
     fn end_unsent(self, work: Work, span: Span, why: Unsent) {
@@ -257,6 +277,7 @@ pub(super) async fn attend(guest: Guest) {
                 ..Ending::of(work, span)
             },
         ),
+        Sent::Answered(outcome) => line.end_step(work, span, Some(target), *outcome),
         Sent::Not(why) => line.end_unsent(work, span, why),
         Sent::Ended(next) => {
             drop(work);
@@ -299,6 +320,8 @@ pub(super) fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
 enum Sent {
     /// This is to be written.
     Settle(Box<Settlement>),
+    /// This was answered, and its saga decides what is to be written.
+    Answered(Box<Outcome>),
     /// Nothing was sent.
     Not(Unsent),
     /// It is settled already, or never will be.
@@ -315,6 +338,7 @@ async fn one(engine: &Engine, work: &Work, door: &Door) -> Sent {
     let outcome = send(engine, door, work, grant.clone()).await;
     match (grant.filter(|grant| grant.is_used()), outcome) {
         (Some(grant), answer) => Sent::Ended(transactional::read_back(engine, work, &grant, answer).await),
+        (None, Some(outcome)) if work.grip.lease().saga.is_some() => Sent::Answered(Box::new(outcome)),
         (None, Some(outcome)) => {
             let rules = target.rules();
             let lease = work.grip.lease().under(rules.on_dead);
@@ -331,6 +355,7 @@ async fn one(engine: &Engine, work: &Work, door: &Door) -> Sent {
 /// What a handler needs that settles by itself.
 fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
     match target.destination.way {
+        _ if work.grip.lease().saga.is_some() => None,
         Way::Send(_) => None,
         Way::Handle(_) => {
             let (rules, lasts) = (target.rules(), engine.settings.lease);
@@ -374,7 +399,7 @@ async fn turn(engine: &Engine, door: &Door, work: &Work) -> Result<Option<Effect
 /// What sending it would do, where the destination wants nothing twice; unless that was done before. Asked as late as can be, and
 /// without an answer nothing is sent.
 async fn new_effect(engine: &Engine, route: &Route, work: &Work) -> Result<Option<Effect>, Unsent> {
-    if !route.target.rules().reuse_receipts {
+    if !route.target.rules().reuse_receipts || work.grip.lease().saga.is_some() {
         return Ok(None);
     }
     let effect = Effect::of(&work.delivery, &route.target.name);
@@ -453,7 +478,7 @@ async fn may_begin(engine: &Engine, door: &Door, work: &Work) -> Result<(), Unse
 /// wait for its transaction: to renew it alone gives it a place of its own.
 async fn cover(engine: &Engine, route: &Route, work: &Work) -> Result<(), Unsent> {
     let target = &route.target;
-    let needed = target.rules().timeout + margin(engine.settings.lease);
+    let needed = timeout(engine, target, work) + margin(engine.settings.lease);
     let alone = work.apart || matches!(target.destination.way, Way::Send(_));
     if alone && work.grip.remaining() >= needed {
         return Ok(());
@@ -493,6 +518,9 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     point("relay::after_send").await;
     let took = began.elapsed();
     measures::phase("send", took);
+    if let Some(ticket) = &delivery.ticket {
+        measures::step(ticket, took);
+    }
     if door.place.report(&outcome, took, engine.roll()) {
         engine.news.notify_one();
     }
@@ -502,9 +530,16 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     Some(outcome)
 }
 
+/// How long a send may take: as long as the step of a saga says, if that fits into a lease, or else its destination.
+fn timeout(engine: &Engine, target: &Target, work: &Work) -> Duration {
+    let lease = engine.settings.lease;
+    let own = work.delivery.ticket.as_ref().and_then(|ticket| ticket.timeout());
+    own.map_or(target.rules().timeout, |own| own.min(lease - 2 * margin(lease)))
+}
+
 /// What the destination answers, or that there was no answer.
 async fn answer(engine: &Engine, target: &Target, work: &Work, grant: Option<Arc<Grant>>) -> Option<Outcome> {
-    let timeout = target.rules().timeout;
+    let timeout = timeout(engine, target, work);
     let (way, delivery) = (target.destination.way.clone(), work.delivery.clone());
     let span = tracing::info_span!("broker.send", destination = target.name);
     let mut sending: Pin<Box<dyn Future<Output = Outcome> + Send>> =

@@ -124,7 +124,7 @@ where
 }
 
 /// The payload, or what is to be answered if it is not what was expected.
-pub(super) fn read_json<T: DeserializeOwned>(delivery: &Delivery) -> Result<T, Outcome> {
+pub(crate) fn read_json<T: DeserializeOwned>(delivery: &Delivery) -> Result<T, Outcome> {
     serde_json::from_slice(&delivery.payload)
         .map_err(|error| Outcome::reject("SCHEMA.VALIDATION_FAILED", error.to_string()))
 }

@@ -7,8 +7,9 @@ use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use posthouse_core::{
-    AttemptOutcome, Breaker, Delivery, Error, MessageId, class,
+    AttemptOutcome, Breaker, Delivery, Error, MessageId, STARTED_TOTAL, Settlement, class,
     ledger::{Begun, Clearance},
+    saga::{HeldReason, SagaState, Ticket},
 };
 use std::{
     sync::OnceLock,
@@ -169,6 +170,36 @@ pub const MEASURES: &[Measure] = &[
         &[],
         "Times that a holder in the ledger was not heard of again, and another went on",
     ),
+    Measure::new(
+        STARTED_TOTAL,
+        "counter",
+        &["saga"],
+        "Sagas that this program has started, also in transactions that were rolled back",
+    ),
+    Measure::new(
+        "posthouse_saga_completed_total",
+        "counter",
+        &["saga"],
+        "Sagas of which all steps were done",
+    ),
+    Measure::new(
+        "posthouse_saga_compensated_total",
+        "counter",
+        &["saga"],
+        "Sagas of which all that was done is undone",
+    ),
+    Measure::new(
+        "posthouse_saga_held_total",
+        "counter",
+        &["saga", "reason"],
+        "Times that a saga began to wait for a person",
+    ),
+    Measure::new(
+        "posthouse_saga_step_seconds",
+        "histogram",
+        &["saga", "step", "role"],
+        "How long an attempt to do, verify or undo a step took",
+    ),
     Measure::new("posthouse_in_flight", "gauge", &[], "Messages that are held now"),
     Measure::new(
         "posthouse_breaker_state",
@@ -305,6 +336,32 @@ pub(super) fn settled(there: Option<&Measures>, end: &End) {
         posthouse_core::Next::Dead(reason) => {
             counter!("posthouse_dead_total", "destination" => to(), "reason" => reason.as_str()).increment(1);
         }
+    }
+}
+
+/// An attempt of a step has ended.
+pub(super) fn step(ticket: &Ticket, took: Duration) {
+    let (saga, step) = (ticket.saga.clone(), ticket.step.clone());
+    histogram!("posthouse_saga_step_seconds", "saga" => saga, "step" => step, "role" => ticket.role.as_str())
+        .record(took.as_secs_f64());
+}
+
+/// A settlement was written that may have moved a saga.
+pub(super) fn saga_moved(settlement: &Settlement) {
+    let Some(change) = &settlement.saga else { return };
+    let (state, reason) = change.snapshot.state();
+    if (state, reason) == change.was {
+        return;
+    }
+    let saga = change.name.clone();
+    match state {
+        SagaState::Completed => counter!("posthouse_saga_completed_total", "saga" => saga).increment(1),
+        SagaState::Compensated => counter!("posthouse_saga_compensated_total", "saga" => saga).increment(1),
+        SagaState::Held => {
+            let reason = reason.map_or("", HeldReason::as_str);
+            counter!("posthouse_saga_held_total", "saga" => saga, "reason" => reason).increment(1);
+        }
+        SagaState::Running | SagaState::Compensating | SagaState::Abandoned => {}
     }
 }
 

@@ -34,6 +34,7 @@ mod queue;
 mod repairs;
 mod round;
 mod route;
+mod sagas;
 mod settler;
 mod side_by_side;
 mod target;
@@ -46,6 +47,7 @@ mod watchdog;
 pub use control::Control;
 use control::Pulse;
 pub use destination::Destination;
+pub(crate) use local::read_json;
 pub use local::{IntoOutcome, local, local_delivery, local_with};
 pub use profile::Profile;
 /// What stops a relay.
@@ -60,6 +62,7 @@ use std::{
 };
 use tokio::sync::{Notify, watch};
 
+use crate::saga::Saga;
 use explicit::Maker;
 use held::Held;
 use load::Load;
@@ -157,6 +160,13 @@ impl Relay {
         F: Fn(&str) -> Result<Destination, Error> + Send + Sync + 'static,
     {
         self.makers.push((prefix.into(), Arc::new(maker)));
+        self
+    }
+
+    /// Does the steps of a saga by its functions. Relays that do not have them leave them to those that do; keep a version for as long as sagas of it are
+    /// under way. Steps at addresses need [`explicit`](Self::explicit).
+    pub fn saga<T>(mut self, saga: &Saga<T>) -> Self {
+        self.routes.extend(saga.functions());
         self
     }
 
@@ -317,7 +327,7 @@ impl Engine {
         control.begin(routes.clone(), tenants.clone(), freed.clone(), pulses.clone());
         let mut chance = settings.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let start = |((store, namespaces), pulse): (Served, Arc<Pulse>)| {
-            let (settler, settling) = Settler::start(store.clone(), freed.clone());
+            let (settler, settling) = Settler::start(store.clone(), &settings.name, freed.clone());
             let engine = Self {
                 held: Held::new(settings.lease),
                 load: load.clone(),

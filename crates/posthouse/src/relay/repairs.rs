@@ -5,7 +5,7 @@
 //! then four, then sixteen, a moment apart: what kills its relay again does so in ever smaller company, and still a thousand messages
 //! are taken over within the second that is promised.
 
-use posthouse_core::{class, repair};
+use posthouse_core::{class, repair_telling};
 use std::{sync::Mutex, time::Duration};
 use tokio::{
     sync::Notify,
@@ -28,11 +28,13 @@ pub(super) async fn repair_for_ever(engine: &Engine) {
     let mut limit = 1;
     loop {
         point("relay::before_repair").await;
-        let freed = repair(&*engine.store, limit).await.unwrap_or_else(|error| {
-            tracing::warn!(class = class::of_error(&error), %error, "leases that ran out could not be taken back");
-            measures::store_error(&error);
-            0
-        });
+        let freed = repair_telling(&*engine.store, limit, &measures::saga_moved)
+            .await
+            .unwrap_or_else(|error| {
+                tracing::warn!(class = class::of_error(&error), %error, "leases that ran out could not be taken back");
+                measures::store_error(&error);
+                0
+            });
         measures::expired(freed);
         if freed > 0 {
             point("relay::after_repair").await;

@@ -1,6 +1,6 @@
 //! Settlements on their way to the store: gathered for a moment, so that one call ends many leases. Then what follows from their end.
 
-use posthouse_core::{AttemptOutcome, Bulk, MessageId, Settlement, Store, Verdict, class, topic::shown};
+use posthouse_core::{AttemptOutcome, Bulk, Lease, MessageId, Settlement, Store, Verdict, class, topic::shown};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
@@ -14,9 +14,11 @@ use tokio::{
 use tracing::{Instrument, Span};
 
 use super::{
+    Engine,
     line::{self, Line, Next, Work},
     locked, measures,
     points::point,
+    sagas::{self, Step},
     target::Target,
 };
 
@@ -54,7 +56,11 @@ impl Ending {
     }
 }
 
-type Order = Box<(Settlement, End, Ending)>;
+/// What became of a message: decided, or to be decided on its saga.
+enum Order {
+    Plain(Box<(Settlement, End, Ending)>),
+    OfSaga(Box<Step>),
+}
 
 /// Where lines hand in what became of their messages.
 #[derive(Clone)]
@@ -65,11 +71,11 @@ pub(super) struct Settler {
 
 impl Settler {
     /// Starts one. Its task ends when all handles are gone and everything is answered.
-    pub fn start(store: Arc<dyn Store>, freed: Arc<watch::Sender<()>>) -> (Self, JoinHandle<()>) {
+    pub fn start(store: Arc<dyn Store>, name: &str, freed: Arc<watch::Sender<()>>) -> (Self, JoinHandle<()>) {
         // As many as are in flight, which is bounded.
         let (orders, received) = mpsc::unbounded_channel();
         let bulk: Arc<Mutex<Bulk>> = Arc::default();
-        let settling = tokio::spawn(work(store, freed, received, bulk.clone()));
+        let settling = tokio::spawn(work(store, name.to_owned(), freed, received, bulk.clone()));
         (Self { orders, bulk }, settling)
     }
 
@@ -78,15 +84,21 @@ impl Settler {
         *locked(&self.bulk)
     }
 
+    // Without a settler the relay has ended, and what it held is left to run out.
     pub fn hand_in(&self, settlement: Settlement, ending: Ending) {
         let end = End::of(&settlement);
-        // Without a settler the relay has ended, and what it held is left to run out.
-        let _ = self.orders.send(Box::new((settlement, end, ending)));
+        let _ = self.orders.send(Order::Plain(Box::new((settlement, end, ending))));
+    }
+
+    /// What becomes of it is for its saga to say.
+    pub fn hand_in_step(&self, step: Step) {
+        let _ = self.orders.send(Order::OfSaga(Box::new(step)));
     }
 }
 
 async fn work(
     store: Arc<dyn Store>,
+    name: String,
     freed: Arc<watch::Sender<()>>,
     mut orders: mpsc::UnboundedReceiver<Order>,
     bulk: Arc<Mutex<Bulk>>,
@@ -102,12 +114,13 @@ async fn work(
         let Some(batch) = gather(&mut orders, waits).await else {
             break;
         };
-        let plain = batch.iter().filter(|order| order.0.is_plain()).count();
-        let claims: HashSet<_> = batch.iter().map(|order| order.0.lease.token).collect();
-        locked(&bulk).ended(batch.len(), plain, claims.len());
-        let (store, freed) = (store.clone(), freed.clone());
+        let lean = batch.iter().filter(|order| order.is_lean()).count();
+        let claims: HashSet<_> = batch.iter().map(|order| order.lease().token).collect();
+        locked(&bulk).ended(batch.len(), lean, claims.len());
+        let (store, name, freed) = (store.clone(), name.clone(), freed.clone());
         calls.spawn(async move {
-            finish(&*store, batch).await;
+            let (plain, of_sagas) = apart(batch);
+            tokio::join!(finish(&*store, plain), sagas::finish(&store, &name, of_sagas));
             // Once for all of them.
             freed.send_replace(());
         });
@@ -116,6 +129,33 @@ async fn work(
         }
     }
     while calls.join_next().await.is_some() {}
+}
+
+impl Order {
+    fn lease(&self) -> &Lease {
+        match self {
+            Self::Plain(order) => &order.0.lease,
+            Self::OfSaga(step) => step.ending.work.grip.lease(),
+        }
+    }
+
+    fn is_lean(&self) -> bool {
+        matches!(self, Self::Plain(order) if order.0.is_plain())
+    }
+}
+
+type Plain = Box<(Settlement, End, Ending)>;
+
+/// Those that are decided, and those that their sagas decide.
+fn apart(batch: Vec<Order>) -> (Vec<Plain>, Vec<Step>) {
+    let (mut plain, mut of_sagas) = (Vec::new(), Vec::new());
+    for order in batch {
+        match order {
+            Order::Plain(order) => plain.push(order),
+            Order::OfSaga(step) => of_sagas.push(*step),
+        }
+    }
+    (plain, of_sagas)
 }
 
 async fn gather(orders: &mut mpsc::UnboundedReceiver<Order>, waits: bool) -> Option<Vec<Order>> {
@@ -143,7 +183,7 @@ async fn gather(orders: &mut mpsc::UnboundedReceiver<Order>, waits: bool) -> Opt
 }
 
 /// Asks until there is an answer, or nobody waits for it any more. To repeat a settlement that has won is answered the same.
-async fn finish(store: &dyn Store, batch: Vec<Order>) {
+async fn finish(store: &dyn Store, batch: Vec<Plain>) {
     let mut wait = WAITS.0;
     let (mut settlements, mut endings): (Vec<_>, Vec<_>) = batch
         .into_iter()
@@ -229,7 +269,7 @@ fn lose(endings: &mut [Waiting]) {
 }
 
 impl Ending {
-    fn ended(self, end: &End, verdict: Verdict) {
+    pub fn ended(self, end: &End, verdict: Verdict) {
         match verdict {
             Verdict::Settled => {
                 let delivery = &self.work.delivery;
@@ -248,15 +288,19 @@ impl Ending {
                 });
                 self.goes_on(Next::Fail);
             }
-            Verdict::LeaseLost => self.lost(),
+            // Of those that no saga decides none is stale.
+            Verdict::LeaseLost | Verdict::Stale => self.lost(),
         }
+    }
+
+    /// Whose it is, if something goes on when it has ended.
+    pub fn engine(&self) -> Option<Arc<Engine>> {
+        self.line.as_ref().map(|line| line.engine.clone())
     }
 
     /// Its lease was lost. For one that goes back that is no news.
     fn lost(self) {
-        let Some(engine) = self.line.as_ref().map(|line| line.engine.clone()) else {
-            return;
-        };
+        let Some(engine) = self.engine() else { return };
         let (tasks, span) = (engine.tasks.clone(), self.span.clone());
         let telling = async move {
             let next = line::lost(&engine, &self.work).await;
@@ -266,7 +310,7 @@ impl Ending {
         tasks.spawn(telling.instrument(span));
     }
 
-    fn goes_on(self, next: Next) {
+    pub fn goes_on(self, next: Next) {
         let Self {
             work, line, overdue, ..
         } = self;
@@ -291,7 +335,7 @@ pub(super) struct End {
 }
 
 impl End {
-    fn of(settlement: &Settlement) -> Self {
+    pub fn of(settlement: &Settlement) -> Self {
         Self {
             id: settlement.lease.id,
             attempts: settlement.step.standing.attempts,

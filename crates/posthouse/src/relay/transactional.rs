@@ -183,7 +183,7 @@ impl Handling<posthouse_sqlite::Outbox> {
 fn won(settlement: &Settlement, verdict: Verdict) -> Result<(), Error> {
     match verdict {
         Verdict::Settled => Ok(()),
-        Verdict::LeaseLost => Err(Error::LeaseLost(settlement.lease.id)),
+        Verdict::LeaseLost | Verdict::Stale => Err(Error::LeaseLost(settlement.lease.id)),
         Verdict::Refused(error) => Err(error),
     }
 }

@@ -1,13 +1,13 @@
 //! The headers of a request: what the message brought, under what the destination is given, under what is ours.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use posthouse_core::{Delivery, Invalid, text};
+use posthouse_core::{Delivery, Invalid, lease::saga_of, text};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::webhook::{ID, SIGNATURE, Secret, TIMESTAMP, sign};
 
-/// The message's id and its generation: a receiver that keeps answers by this key gives a replay a new one.
+/// The message's id and its generation: a receiver that keeps answers by this key gives a replay a new one. Of a step of a saga, the step's key.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Names of headers whose values are percent-encoded here, because they could not travel as they are.
 pub const ENCODED: &str = "posthouse-encoded";
@@ -61,6 +61,14 @@ pub(super) fn own(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), 
     Ok((name, value))
 }
 
+/// What a receiver may know it by: of a step of a saga its own key, which is the same whatever message brings it.
+fn idempotency_key(delivery: &Delivery) -> String {
+    match &delivery.ticket {
+        Some(ticket) => ticket.key.clone(),
+        None => format!("{}-{}", delivery.id, delivery.generation),
+    }
+}
+
 /// All headers of one request. Nothing in a message can make this fail: what cannot be sent is encoded, or left out.
 pub(super) fn headers(delivery: &Delivery, own: &HeaderMap, secrets: &[Secret], now: SystemTime) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -84,13 +92,27 @@ pub(super) fn headers(delivery: &Delivery, own: &HeaderMap, secrets: &[Secret], 
     let ours = [
         (ID, id.clone()),
         (TIMESTAMP, timestamp.to_string()),
-        (IDEMPOTENCY_KEY, format!("{id}-{}", delivery.generation)),
+        (IDEMPOTENCY_KEY, idempotency_key(delivery)),
         ("posthouse-epoch", delivery.epoch.to_string()),
         ("posthouse-generation", delivery.generation.to_string()),
         ("posthouse-attempt", delivery.attempt.to_string()),
         ("posthouse-namespace", delivery.namespace.clone()),
         ("posthouse-tenant", delivery.tenant.clone()),
         ("posthouse-topic", delivery.topic.clone()),
+        (
+            "posthouse-saga",
+            saga_of(delivery.kind, delivery.parent)
+                .map(|id| id.to_string())
+                .unwrap_or_default(),
+        ),
+        (
+            "posthouse-step",
+            delivery
+                .ticket
+                .as_ref()
+                .map(|ticket| ticket.step.clone())
+                .unwrap_or_default(),
+        ),
     ];
     for (name, text) in ours.into_iter().filter(|(_, text)| !text.is_empty()) {
         put(&mut headers, &mut encoded, HeaderName::from_static(name), &text);

@@ -1,0 +1,125 @@
+//! Messages of sagas on their way to the store: what becomes of each is decided on the saga as it stands, and decided again if that has changed.
+
+use posthouse_core::{
+    Error, Lease, Outcome, Settlement, Store, Verdict, class,
+    saga::{Report, drive},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+use super::{
+    line, measures,
+    points::point,
+    settler::{End, Ending},
+};
+
+/// The wait after a call that failed; it doubles up to the second.
+const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How often a late answer is told to a store that does not hear.
+const LATE_TRIES: u32 = 5;
+
+/// The end of a send for a saga, and what is to happen then.
+pub(super) struct Step {
+    pub report: Report,
+    pub roll: f64,
+    pub ending: Ending,
+}
+
+impl Step {
+    fn lease(&self) -> &Lease {
+        self.ending.work.grip.lease()
+    }
+}
+
+/// Asks until each has an answer, or nobody waits for it any more.
+pub(super) async fn finish(store: &Arc<dyn Store>, actor: &str, mut steps: Vec<Step>) {
+    let mut wait = WAITS.0;
+    // Ends: each turn ends one at least (of those of one saga the first is not stale by the others), or a lease comes nearer to its end.
+    while !steps.is_empty() {
+        steps = lose(store, actor, steps);
+        match turn(store, actor, &mut steps).await {
+            Ok(()) => wait = WAITS.0,
+            Err(error) => {
+                tracing::warn!(class = class::of_error(&error), %error, steps = steps.len(), "steps of sagas wait for the store");
+                measures::store_error(&error);
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(WAITS.1);
+            }
+        }
+    }
+}
+
+/// Those whose leases are over are lost.
+fn lose(store: &Arc<dyn Store>, actor: &str, steps: Vec<Step>) -> Vec<Step> {
+    let now = Instant::now();
+    let (over, held): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.ending.work.grip.until() <= now);
+    over.into_iter().for_each(|step| lost(store, actor, step));
+    held
+}
+
+/// Loads, decides and settles: those that have an answer leave the list.
+async fn turn(store: &Arc<dyn Store>, actor: &str, steps: &mut Vec<Step>) -> Result<(), Error> {
+    if steps.is_empty() {
+        return Ok(());
+    }
+    let asked = Instant::now();
+    let ended = steps.iter().map(|step| (step.lease(), &step.report, step.roll));
+    let decided = drive::settlements(&**store, actor, ended.collect()).await?;
+    let batch: Vec<Settlement> = decided.iter().flatten().cloned().collect();
+    point("relay::before_settle").await;
+    let verdicts = store.settle(&batch).await?;
+    point("relay::after_settle").await;
+    measures::phase("settle", asked.elapsed());
+    let mut answers = batch.into_iter().zip(verdicts);
+    let mut left = Vec::new();
+    for (step, decided) in steps.drain(..).zip(decided) {
+        // Another of the same saga comes first.
+        let answer = decided.and_then(|_| answers.next());
+        match answer {
+            None | Some((_, Verdict::Stale)) => left.push(step),
+            Some((_, Verdict::LeaseLost)) => lost(store, actor, step),
+            Some((settlement, verdict)) => {
+                if verdict.is_settled() {
+                    measures::saga_moved(&settlement);
+                }
+                step.ending.ended(&End::of(&settlement), verdict);
+            }
+        }
+    }
+    *steps = left;
+    Ok(())
+}
+
+/// Its lease was lost; but what was answered tells what happened, and the saga is told.
+fn lost(store: &Arc<dyn Store>, actor: &str, step: Step) {
+    let Some(engine) = step.ending.engine() else { return };
+    let (store, actor) = (store.clone(), actor.to_owned());
+    let Step { report, ending, .. } = step;
+    let tasks = engine.tasks.clone();
+    let telling = async move {
+        let next = line::lost(&engine, &ending.work).await;
+        if let Report::Sent(outcome) = &report {
+            report_late(&*store, &actor, &ending, outcome).await;
+        }
+        ending.goes_on(next);
+        engine.freed();
+    };
+    tasks.spawn(telling);
+}
+
+async fn report_late(store: &dyn Store, actor: &str, ending: &Ending, outcome: &Outcome) {
+    let (Some(saga), Some(ticket)) = (ending.work.grip.lease().saga, &ending.work.delivery.ticket) else {
+        return;
+    };
+    let mut wait = WAITS.0;
+    for _ in 0..LATE_TRIES {
+        match drive::report_late(store, saga, ticket, outcome, actor).await {
+            Ok(()) | Err(Error::NoSaga(_)) => return,
+            Err(error) => {
+                tracing::warn!(%saga, step = ticket.step, %error, "a late answer could not be told");
+                tokio::time::sleep(wait).await;
+                wait = (2 * wait).min(WAITS.1);
+            }
+        }
+    }
+}
