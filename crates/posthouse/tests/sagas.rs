@@ -466,7 +466,7 @@ async fn an_answer_that_came_too_late_is_told() {
     let id = begin(&store, &saga, &()).await;
     let through: Arc<dyn Store> = Arc::new(store.clone());
     let wrapped = Wrapped::new(through, Deaf(deaf.clone()));
-    let relay = Running::start(Relay::builder(Arc::new(wrapped)).lease(5 * SECOND).saga(&saga));
+    let relay = Running::start(Relay::builder(Arc::new(wrapped)).saga(&saga));
     // The lease runs out while the relay cannot settle; another takes it back.
     let other = store.clone();
     until(|| async {

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     Definition, Direction, Ended, HeldReason, Progress, Role, Snapshot, StepDef, StepSnapshot, Undo,
     carrier::{self, Errand},
-    snapshot::Carrier,
+    snapshot::{Carrier, Late},
 };
 use crate::{DeadReason, MessageId, SagaId, Timestamp, text};
 
@@ -396,6 +396,22 @@ impl Work<'_> {
             return Own::Concluded;
         };
         self.tell(at, role, answer);
+        // What is known from before counts, whatever came back now.
+        if let Some(late) = self.step(at).late.take()
+            && !matches!(answer, Answered::Done(_))
+        {
+            match (late.role, role) {
+                (Role::Do, Role::Do | Role::Verify) => {
+                    self.is_done(at, late.output);
+                    return Own::Concluded;
+                }
+                (Role::Undo, Role::Undo) => {
+                    self.is_undone(at);
+                    return Own::Concluded;
+                }
+                _ => {}
+            }
+        }
         match role {
             Role::Do | Role::Timer => self.did(at, attempt, answer),
             Role::Verify => self.verified(at, attempt, answer),
@@ -789,6 +805,10 @@ impl Work<'_> {
 
     /// Sends a step, or asks whether it was done if that is not known.
     fn set_out(&mut self, at: usize) {
+        if let Some(Late { role: Role::Do, output }) = self.step(at).late.take() {
+            self.is_done(at, output);
+            return;
+        }
         let def = self.def(at);
         match (self.look(at).tainted, def.verify.is_some(), def.idempotent) {
             (true, true, _) => self.send(at, Role::Verify, Duration::ZERO),
@@ -916,13 +936,18 @@ impl Work<'_> {
         };
         match role {
             Role::Do => self.happened_after_all(at, output.clone()),
-            Role::Undo => {
-                if self.look(at).undo != Undo::Compensated && self.is_backward() && self.take_back(at) {
-                    self.is_undone(at);
-                }
-            }
+            Role::Undo if self.look(at).undo != Undo::Compensated && self.is_backward() => match self.take_back(at) {
+                true => self.is_undone(at),
+                false => self.remember(at, role, output.clone()),
+            },
+            Role::Undo => {}
             Role::Verify | Role::Timer => {}
         }
+    }
+
+    /// Somebody is at it again: what he will tell is not the whole truth.
+    fn remember(&mut self, at: usize, role: Role, output: Option<Value>) {
+        self.step(at).late = Some(Late { role, output });
     }
 
     fn is_backward(&self) -> bool {
@@ -950,8 +975,10 @@ impl Work<'_> {
                 }
                 self.is_done(at, output);
             }
-            // Somebody is at it again, and will tell.
-            _ => self.step(at).tainted = true,
+            _ => {
+                self.step(at).tainted = true;
+                self.remember(at, Role::Do, output);
+            }
         }
     }
 

@@ -164,6 +164,16 @@ pub struct Carrier {
     pub role: Role,
 }
 
+/// What was answered too late.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Late {
+    /// What was asked.
+    pub role: Role,
+    /// What was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub output: Option<Value>,
+}
+
 /// Where a step stands.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct StepSnapshot {
@@ -188,6 +198,9 @@ pub struct StepSnapshot {
     pub undo_attempts: u32,
     /// The message that is under way for it.
     pub carrier: Option<Carrier>,
+    /// What was answered too late, while somebody had the message again: it was done, or undone, whatever is answered now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Late>,
     /// Why it waits for a person.
     pub stuck: Option<HeldReason>,
     /// The code of its last failure.
@@ -239,6 +252,7 @@ impl Default for StepSnapshot {
             undo: Undo::Open,
             undo_attempts: 0,
             carrier: None,
+            late: None,
             stuck: None,
             code: None,
             error: None,

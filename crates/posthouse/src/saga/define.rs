@@ -233,8 +233,14 @@ impl<'a, T, I, O, W> Step<'a, T, I, O, W> {
 
     fn finish(self) -> Handle<O> {
         let handle = Handle::new(&self.step.name);
+        // A relay whose leases are too short for it says so when it begins.
+        let timeout = self.step.timeout_ms.map(Duration::from_millis);
+        let functions = self.functions.into_iter().map(|(topic, to)| match timeout {
+            Some(timeout) => (topic, to.timeout(timeout)),
+            None => (topic, to),
+        });
+        self.saga.functions.extend(functions);
         self.saga.declared.steps.push(self.step);
-        self.saga.functions.extend(self.functions);
         handle
     }
 }
