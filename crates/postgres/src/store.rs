@@ -7,7 +7,7 @@ use posthouse_core::{
     Pause, Receipt, Relay, Renewal, SagaId, Settlement, Store, StoreSettings, Verdict, Wake,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
-    saga::{Change, Loaded},
+    saga::{Change, Loaded, Start, Started},
     text::error_text,
 };
 use std::{
@@ -141,6 +141,16 @@ impl Postgres {
         let answers = outbox.enqueue_all(&mut tx, messages).await?;
         tx.commit().await.map_err(from_driver)?;
         Ok(answers)
+    }
+
+    /// Starts a saga in a transaction of its own: for tools.
+    pub async fn start_now(&self, start: Start) -> Result<Started, Error> {
+        let mut client = self.lender.client().await?;
+        let mut tx = client.transaction().await.map_err(from_driver)?;
+        let outbox = Outbox::in_schema(self.schema.clone()).limits(self.options.limits.clone());
+        let started = outbox.start(&mut tx, start).await?;
+        tx.commit().await.map_err(from_driver)?;
+        Ok(started)
     }
 
     /// Writes what every producer is held to from now on, in whatever language. Needs the rights of the schema's owner: those of a

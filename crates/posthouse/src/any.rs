@@ -1,6 +1,10 @@
 //! A store that is chosen at run time, by its URL: for tools and for configuration.
 
-use posthouse_core::{Admin, Enqueued, Error, Message, RolePlan, Store, StoreSettings, Upgrade, condition::Condition};
+use posthouse_core::{
+    Admin, Enqueued, Error, Message, RolePlan, Store, StoreSettings, Upgrade,
+    condition::Condition,
+    saga::{Start, Started},
+};
 #[cfg(feature = "postgres")]
 use posthouse_postgres::{Options, Postgres, Schema};
 #[cfg(feature = "sqlite")]
@@ -183,6 +187,16 @@ impl AnyStore {
             Self::Postgres(store) => store.enqueue_now(messages).await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.enqueue_now(messages).await,
+        }
+    }
+
+    /// Starts a saga in a transaction of its own: for tools. An application uses the outbox of its database instead.
+    pub async fn start(&self, start: Start) -> Result<Started, Error> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(store) => store.start_now(start).await,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(store) => store.start_now(start).await,
         }
     }
 }

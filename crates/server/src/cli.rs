@@ -2,9 +2,10 @@
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
 use posthouse::{
-    DeadReason, Invalid, Limits, MessageId, OnDead, State,
+    DeadReason, Invalid, Limits, MessageId, OnDead, SagaId, State,
     ledger::{EntryKey, Status},
     message::parse_duration,
+    saga::{HeldReason, SagaState},
 };
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -144,6 +145,17 @@ Examples:
   posthouse ledger show orders 7f3a"
     )]
     Ledger(Ledger),
+    /// Look at sagas, start them, and decide about those that wait for a person
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  posthouse saga lint trip.toml
+  posthouse saga start trip.toml --key trip-42 --input '{\"city\":\"Rome\"}'
+  posthouse saga list --state held
+  posthouse saga show trip/trip-42"
+    )]
+    Saga(Saga),
     /// How many messages there are, and how old the oldest is
     #[command(after_help = "\
 Examples:
@@ -663,6 +675,247 @@ pub struct LedgerShow {
     /// Whose it is
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub tenant: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Saga {
+    /// List sagas, newest first
+    List(SagaList),
+    /// Show one: its steps, how they depend on each other, and all that happened
+    #[command(after_help = "\
+Examples:
+  posthouse saga show trip/trip-42
+  posthouse saga show 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --json | jq '.steps[] | {name, state, compensation}'
+
+Neither its input nor what its steps answered is shown, unless --payload says so.")]
+    Show(SagaShow),
+    /// Start one by a definition that is written in TOML or JSON, in a transaction of its own
+    Start(SagaStart),
+    /// Check definitions, and tell what will hurt one day
+    #[command(after_help = "\
+Example:
+  posthouse saga lint sagas/*.toml
+
+Exits with 2 when a definition is not sound, and with 1 when --deny-warnings is given and there are any.")]
+    Lint(SagaLint),
+    /// Send nothing more for it; what is under way ends
+    #[command(after_help = BY_FILTER)]
+    Pause(SagaVerb),
+    /// Let it go on, after a pause or a quarantine
+    #[command(after_help = BY_FILTER)]
+    Resume(SagaVerb),
+    /// Hold it until somebody decides, with a note
+    #[command(after_help = BY_FILTER)]
+    Quarantine(SagaVerb),
+    /// Send a step, or its compensation, now, with new attempts
+    #[command(after_help = "\
+Example:
+  posthouse saga retry trip/trip-42 hotel --reason 'the hotel is back'")]
+    Retry(SagaStep),
+    /// Go on without a step
+    #[command(after_help = "\
+Example:
+  posthouse saga skip trip/trip-42 newsletter --reason 'nobody reads it'")]
+    Skip(SagaStep),
+    /// State that a step was done, and what it answered
+    #[command(after_help = "\
+Example:
+  posthouse saga complete trip/trip-42 charge --output '\"ch_77\"' --reason 'found in the bank statement'")]
+    Complete(SagaComplete),
+    /// Undo what was done
+    #[command(after_help = BY_FILTER)]
+    Compensate(SagaCompensate),
+    /// State that a compensation was done by hand
+    #[command(after_help = "\
+Example:
+  posthouse saga resolve trip/trip-42 hotel --reason 'cancelled by telephone'")]
+    Resolve(SagaStep),
+    /// Go on from what failed; or, after a compensation, do it all again
+    #[command(after_help = BY_FILTER)]
+    Replay(SagaReplay),
+    /// Give it up as it is
+    #[command(after_help = BY_FILTER)]
+    Abandon(SagaVerb),
+}
+
+const BY_FILTER: &str = "\
+Examples:
+  posthouse saga resume trip/trip-42
+  posthouse saga replay --name trip --state held --because retries_exhausted --dry-run
+  posthouse saga replay --name trip --state held --because retries_exhausted --yes
+
+By filter it needs --dry-run, which changes nothing, or --yes. What the verb does not apply to is counted and left.";
+
+/// Which sagas.
+#[derive(Debug, Default, Args)]
+pub struct WhichSagas {
+    /// Only of this name
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Only of this key
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Only of this tenant; '' for those without one
+    #[arg(long, value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// Only of this namespace
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Only those that are running, compensating, held, completed, compensated or abandoned
+    #[arg(long, value_name = "STATE", value_parser = words(SagaState::ALL, SagaState::as_str), hide_possible_values = true)]
+    pub state: Option<SagaState>,
+    /// Only those that are held for this reason: unknown, retries_exhausted, compensation_failed, ...
+    #[arg(long, value_name = "REASON", value_parser = words(HeldReason::ALL, HeldReason::as_str), hide_possible_values = true)]
+    pub because: Option<HeldReason>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse saga list --state held
+  posthouse saga list --name trip --json | jq -r .id
+
+With --json, when there may be more, the last line on standard error is
+{\"next\":{\"before\":SEQ,\"stopped\":\"limit\"}}: go on with --before SEQ.")]
+pub struct SagaList {
+    #[command(flatten)]
+    pub which: WhichSagas,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+    /// Only those before this number (seq): the next page
+    #[arg(long, value_name = "SEQ")]
+    pub before: Option<i64>,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaShow {
+    /// The saga: its id, or NAME/KEY
+    #[arg(value_name = "SAGA", value_parser = saga_ref)]
+    pub saga: SagaRef,
+    /// Show its input and what its steps answered
+    #[arg(long)]
+    pub payload: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  posthouse saga start trip.toml --key trip-42 --input '{\"city\":\"Rome\"}'
+  posthouse saga start trip.json --key trip-42 --input-file trip-42.json --tenant acme
+
+The same key and input again answers the saga that is there; another input is a conflict. An application starts
+its sagas in its own transaction: see docs/sagas.md.")]
+pub struct SagaStart {
+    /// The definition; - for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What the business knows it by
+    #[arg(long)]
+    pub key: String,
+    /// What it is given, as JSON
+    #[arg(long, value_name = "JSON", default_value = "null", hide_default_value = true)]
+    pub input: String,
+    /// The same, from a file
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
+    pub input_file: Option<PathBuf>,
+    /// Whose it is
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub tenant: String,
+    /// Which application owns it
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub namespace: String,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaLint {
+    /// The definitions
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Fail when there are warnings
+    #[arg(long)]
+    pub deny_warnings: bool,
+}
+
+/// Sagas by id, or by filter.
+#[derive(Debug, Args)]
+pub struct Sagas {
+    /// The sagas: ids, or NAME/KEY
+    #[arg(value_name = "SAGA", value_parser = saga_ref)]
+    #[arg(conflicts_with_all = ["name", "key", "tenant", "namespace", "state", "because", "dry_run"])]
+    pub sagas: Vec<SagaRef>,
+    #[command(flatten)]
+    pub which: WhichSagas,
+    /// Tell how many and which, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do it without asking
+    #[arg(long, short, conflicts_with = "dry_run")]
+    pub yes: bool,
+    #[command(flatten)]
+    pub who: Who,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaVerb {
+    #[command(flatten)]
+    pub sagas: Sagas,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaCompensate {
+    #[command(flatten)]
+    pub sagas: Sagas,
+    /// Also if the pivot was done, or may have been
+    #[arg(long)]
+    pub past_pivot: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaReplay {
+    #[command(flatten)]
+    pub sagas: Sagas,
+    /// Do not go on: undo what was done
+    #[arg(long)]
+    pub to_compensation: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaStep {
+    /// The saga: its id, or NAME/KEY
+    #[arg(value_name = "SAGA", value_parser = saga_ref)]
+    pub saga: SagaRef,
+    /// The step
+    pub step: String,
+    #[command(flatten)]
+    pub who: Who,
+}
+
+#[derive(Debug, Args)]
+pub struct SagaComplete {
+    #[command(flatten)]
+    pub step: SagaStep,
+    /// What it answered, as JSON
+    #[arg(long, value_name = "JSON", default_value = "null", hide_default_value = true)]
+    pub output: String,
+}
+
+/// A saga as people name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SagaRef {
+    Id(SagaId),
+    Key { name: String, key: String },
+}
+
+fn saga_ref(text: &str) -> Result<SagaRef, String> {
+    if let Ok(id) = text.parse() {
+        return Ok(SagaRef::Id(id));
+    }
+    let (name, key) = text.split_once('/').ok_or("is neither an id nor NAME/KEY")?;
+    Ok(SagaRef::Key {
+        name: name.to_owned(),
+        key: key.to_owned(),
+    })
 }
 
 #[derive(Debug, Subcommand)]

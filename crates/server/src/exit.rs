@@ -202,6 +202,14 @@ fn next_step(error: &Error) -> (String, Option<String>) {
             _ => format!("see what happened to it: posthouse messages show {id}"),
         }),
         Error::NotFound(_) => Some("see what there is: posthouse messages list".to_owned()),
+        Error::NoSaga(_) => Some("see what there is: posthouse saga list".to_owned()),
+        Error::SagaMismatch(id) => Some(format!("a key is for one input; look at the other: posthouse saga show {id}")),
+        Error::SagaRefused { id, .. } => Some(format!("see how it stands: posthouse saga show {id}")),
+        Error::OfSaga { saga, .. } => {
+            let (text, _) = text.split_once("; see").unwrap_or((&text, ""));
+            let help = format!("its saga decides about it: posthouse saga show {saga}, and the verbs of posthouse saga");
+            return (text.to_owned(), Some(help));
+        }
         Error::Contention(_) => Some("the database is busy; try again".to_owned()),
         Error::Unavailable(source) if is_read_only(&source.to_string()) => {
             return (

@@ -87,6 +87,7 @@ async fn run(cli: &Cli, out: &Output) -> Result<(), Failure> {
         Command::Prune(args) => commands::upkeep::prune(args, store, out).await,
         Command::Audit(args) => commands::audit::run(args, store, out).await,
         Command::Ledger(asked) => commands::ledger::run(asked, store, out).await,
+        Command::Saga(asked) => commands::saga::run(asked, store, out).await,
         Command::Stats => commands::stats::run(store, out).await,
         Command::Destinations(asked) => commands::destinations::run(asked, store, out).await,
     }

@@ -9,7 +9,7 @@ use posthouse_core::{
     Receipt, Relay, Renewal, SagaId, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold, SOON},
-    saga::{Change, Loaded},
+    saga::{Change, Loaded, Start, Started},
     text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -101,6 +101,13 @@ impl Sqlite {
     pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
         let options = self.inner.options.clone();
         self.write(move |tx| enqueue::enqueue_all(tx, &options, &messages))
+            .await
+    }
+
+    /// Starts a saga in a transaction of its own: for tools.
+    pub async fn start_now(&self, start: Start) -> Result<Started, Error> {
+        let options = self.inner.options.clone();
+        self.write(move |tx| at_once(saga::start(&mut Here(tx), &options, start)))
             .await
     }
 

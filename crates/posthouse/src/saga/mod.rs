@@ -61,9 +61,13 @@ use posthouse_core::{Invalid, SagaId};
 use serde::Serialize;
 use uuid::Uuid;
 
-/// Reads a definition that is written in TOML. The error names line and column, or step and field.
+/// Reads a definition that is written in TOML. The error names the line, or step and field.
 pub fn from_toml(text: &str) -> Result<Definition, Invalid> {
-    let declared: Declared = toml::from_str(text).map_err(|e| Invalid::new("definition", e.to_string()))?;
+    let declared: Declared = toml::from_str(text).map_err(|e| {
+        let before = e.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+        Invalid::new("definition", format!("line {line}: {}", e.message()))
+    })?;
     declared.compile()
 }
 

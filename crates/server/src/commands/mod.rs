@@ -10,5 +10,6 @@ pub mod enqueue;
 pub mod ledger;
 pub mod messages;
 pub mod migrate;
+pub mod saga;
 pub mod stats;
 pub mod upkeep;

@@ -30,6 +30,8 @@ impl fmt::Display for Allowed {
 pub struct Explicit {
     /// Hosts that `http:URL` may name, in small letters; `*.` in front stands for every name below it.
     pub http: Vec<String>,
+    /// Of these, what may be sent to although it is private.
+    pub allow: Vec<Allowed>,
 }
 
 impl Explicit {
@@ -49,7 +51,8 @@ impl Explicit {
                 }
             }
         }
-        Self { http }
+        let allow = read_allowed(reader, &section);
+        Self { http, allow }
     }
 }
 
@@ -60,7 +63,7 @@ impl Explicit {
     }
 }
 
-/// Reads `allow` of a route.
+/// Reads `allow` of a section.
 pub fn read_allowed(reader: &mut Reader<'_>, section: &Section<'_>) -> Vec<Allowed> {
     let mut allowed = Vec::new();
     for text in section.texts(reader, "allow") {

@@ -302,6 +302,12 @@ pub const KEYS: &[Key] = &[
         "Hosts (`shop.example`, `*.shop.example`) that a topic `http:URL` may name. None when empty: a producer must not aim the relay.",
     ),
     key(
+        "explicit.allow",
+        Kind::Texts,
+        "[]",
+        "Hosts and networks (`10.1.0.0/16`) that such a topic may send to although they are private; its host must be listed in `http` too.",
+    ),
+    key(
         "admin.bind",
         Kind::Text,
         "\"127.0.0.1:7878\"",

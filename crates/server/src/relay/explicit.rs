@@ -28,6 +28,7 @@ pub fn maker(
         }
         // It answers before the relay gives up, because it knows more about what happened.
         let http = Http::builder(address).timeout(timeout - timeout / 20);
+        let http = http.allow(explicit.allow.iter().map(ToString::to_string));
         let http = http.build().map_err(|invalid| refused(invalid.problem))?;
         let name = http.name().to_owned();
         Ok(dress(Destination::new(name, http)))
@@ -41,6 +42,7 @@ mod tests {
     fn made(hosts: &[&str], url: &str) -> Result<String, String> {
         let explicit = Explicit {
             http: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            allow: Vec::new(),
         };
         let maker = maker(explicit, Duration::from_secs(10), |to| to.concurrency(4));
         let topic = format!("{PREFIX}{url}");

@@ -13,6 +13,8 @@ mod processes;
 mod receiver;
 #[cfg(feature = "failpoints")]
 mod standing;
+#[cfg(feature = "failpoints")]
+mod trips;
 
 use posthouse::{AnyStore, AttemptOutcome, AuditEntry, AuditFilter, Message, MessageId, MessageView, State};
 use receiver::Receiver;
@@ -439,6 +441,11 @@ impl Process {
         status.unwrap()
     }
 
+    /// Whether it has ended.
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits until it was killed.
     #[track_caller]
     pub fn killed(&mut self) {
@@ -486,11 +493,23 @@ pub fn wait(what: &str, is_so: impl FnMut() -> bool) {
     wait_or(what, is_so, String::new);
 }
 
+/// The same for what takes its time.
+#[cfg(feature = "failpoints")]
 #[track_caller]
-fn wait_or(what: &str, mut is_so: impl FnMut() -> bool, more: impl Fn() -> String) {
+pub fn wait_for(patience: Duration, what: &str, is_so: impl FnMut() -> bool) {
+    wait_until(patience, what, is_so, String::new);
+}
+
+#[track_caller]
+fn wait_or(what: &str, is_so: impl FnMut() -> bool, more: impl Fn() -> String) {
+    wait_until(PATIENCE, what, is_so, more);
+}
+
+#[track_caller]
+fn wait_until(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool, more: impl Fn() -> String) {
     let since = Instant::now();
     while !is_so() {
-        assert!(since.elapsed() < PATIENCE, "waited in vain until {what}\n{}", more());
+        assert!(since.elapsed() < patience, "waited in vain until {what}\n{}", more());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

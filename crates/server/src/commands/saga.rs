@@ -1,0 +1,534 @@
+//! `posthouse saga`: looking at sagas, starting them, and deciding about those that wait for a person.
+
+use posthouse::{
+    Admin, AnyStore, Error, MessageId, SagaId, Store, Timestamp,
+    saga::{
+        Definition, LogLine, SagaFilter, SagaPage, SagaRow, SagaState, SagaView, Start, Started, StepState, StepView,
+        UndoState, Verb, drive, from_json, from_toml,
+    },
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::{fmt::Write as _, io::Read as _, path::Path, sync::Arc};
+
+use crate::{
+    cli::{Saga, SagaLint, SagaList, SagaRef, SagaShow, SagaStart, Sagas, WhichSagas, Who},
+    exit::{Exit, Failure},
+    output::{Output, Paint, cut, cut_or_dash, now, relative, visible},
+    timeline::DETAIL,
+};
+
+/// Lines of a log that are shown.
+const MOST_LINES: u32 = 1000;
+
+/// `saga ...`
+pub async fn run(asked: &Saga, store: &str, out: &Output) -> Result<(), Failure> {
+    let step = |step: &String| step.clone();
+    match asked {
+        Saga::List(args) => list(args, store, out).await,
+        Saga::Show(args) => show(args, store, out).await,
+        Saga::Start(args) => start(args, store, out).await,
+        Saga::Lint(args) => lint(args, out),
+        Saga::Pause(args) => several(&args.sagas, &Verb::Pause, store, out).await,
+        Saga::Resume(args) => several(&args.sagas, &Verb::Resume, store, out).await,
+        Saga::Quarantine(args) => several(&args.sagas, &Verb::Quarantine, store, out).await,
+        Saga::Abandon(args) => several(&args.sagas, &Verb::Abandon, store, out).await,
+        Saga::Replay(args) if args.to_compensation => {
+            several(&args.sagas, &Verb::Compensate { past_pivot: false }, store, out).await
+        }
+        Saga::Replay(args) => several(&args.sagas, &Verb::Replay, store, out).await,
+        Saga::Compensate(args) => {
+            let past_pivot = args.past_pivot;
+            several(&args.sagas, &Verb::Compensate { past_pivot }, store, out).await
+        }
+        Saga::Retry(args) => {
+            one(
+                &args.saga,
+                &Verb::Retry { step: step(&args.step) },
+                &args.who,
+                store,
+                out,
+            )
+            .await
+        }
+        Saga::Skip(args) => {
+            one(
+                &args.saga,
+                &Verb::Skip { step: step(&args.step) },
+                &args.who,
+                store,
+                out,
+            )
+            .await
+        }
+        Saga::Resolve(args) => {
+            one(
+                &args.saga,
+                &Verb::Resolve { step: step(&args.step) },
+                &args.who,
+                store,
+                out,
+            )
+            .await
+        }
+        Saga::Complete(args) => {
+            let verb = Verb::Complete {
+                output: json_of("output", &args.output)?,
+                step: step(&args.step.step),
+            };
+            one(&args.step.saga, &verb, &args.step.who, store, out).await
+        }
+    }
+}
+
+fn json_of(what: &str, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|e| {
+        Failure::not_confirmed(format!("--{what}: is not JSON: {e}"))
+            .help(format!("a text is JSON too, in quotes: --{what} '\"a\"'"))
+    })
+}
+
+fn filter(which: &WhichSagas) -> SagaFilter {
+    SagaFilter {
+        namespace: which.namespace.clone(),
+        tenant: which.tenant.clone(),
+        name: which.name.clone(),
+        key: which.key.clone(),
+        state: which.state,
+        reason: which.because,
+        ..SagaFilter::default()
+    }
+}
+
+async fn list(args: &SagaList, store: &str, out: &Output) -> Result<(), Failure> {
+    let filter = SagaFilter {
+        below: args.before,
+        limit: args.limit,
+        ..filter(&args.which)
+    };
+    let page = AnyStore::open(store).await?.admin().sagas(&filter).await?;
+    if page.sagas.is_empty() {
+        out.note("No sagas.");
+    } else if out.json {
+        page.sagas.iter().try_for_each(|row| out.document(row))?;
+    } else {
+        out.data(&table(&page, out))?;
+    }
+    if let Some(next) = page.next {
+        out.next_page(next, "limit", &format!("There may be more: add --before {next}"));
+    }
+    Ok(())
+}
+
+fn table(page: &SagaPage, out: &Output) -> String {
+    let now = now();
+    let row = |row: &SagaRow| {
+        vec![
+            row.id.to_string(),
+            cut(&row.name, 24),
+            cut(&row.key, 24),
+            cut_or_dash(&row.tenant, 12),
+            standing(row),
+            relative(row.updated_at, now),
+        ]
+    };
+    let heading = ["ID", "NAME", "KEY", "TENANT", "STATE", "CHANGED"];
+    out.table(&heading, page.sagas.iter().map(row).collect())
+}
+
+/// Where it stands, in words.
+fn standing(row: &SagaRow) -> String {
+    let state = match row.reason {
+        Some(reason) => format!("{}: {}", row.state, reason.as_str().replace('_', " ")),
+        None => row.state.to_string(),
+    };
+    if row.paused { format!("{state}, paused") } else { state }
+}
+
+/// The saga that is meant.
+async fn find(admin: &dyn Admin, saga: &SagaRef) -> Result<SagaId, Failure> {
+    let (name, key) = match saga {
+        SagaRef::Id(id) => return Ok(*id),
+        SagaRef::Key { name, key } => (name, key),
+    };
+    let filter = SagaFilter {
+        name: Some(name.clone()),
+        key: Some(key.clone()),
+        limit: 2,
+        ..SagaFilter::default()
+    };
+    match admin.sagas(&filter).await?.sagas.as_slice() {
+        [one] => Ok(one.id),
+        [] => Err(
+            Failure::not_found(format!("there is no saga {name:?} with the key {key:?}"))
+                .help("see what there is: posthouse saga list"),
+        ),
+        _ => Err(Failure::not_confirmed(format!(
+            "several sagas {name:?} have the key {key:?}, of different tenants or namespaces"
+        ))
+        .help(format!(
+            "name one by its id: posthouse saga list --name {name} --key {key}"
+        ))),
+    }
+}
+
+/// What `saga show --json` writes.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    saga: &'a SagaView,
+    log: &'a [LogLine],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Value>,
+}
+
+async fn show(args: &SagaShow, store: &str, out: &Output) -> Result<(), Failure> {
+    let any = AnyStore::open(store).await?;
+    let admin = any.admin();
+    let id = find(&*admin, &args.saga).await?;
+    let saga = drive::load(&*any.store(), id).await?;
+    let log = admin.saga_log(id, 0, MOST_LINES).await?;
+    let view = saga.view();
+    let payload = args.payload.then(|| {
+        let named = view.steps.iter().zip(&saga.snapshot.steps);
+        let outputs: serde_json::Map<_, _> = named
+            .filter_map(|(view, step)| Some((view.name.clone(), step.output.clone()?)))
+            .collect();
+        json!({ "input": saga.snapshot.input, "outputs": outputs })
+    });
+    if out.json {
+        let (saga, log) = (&view, log.as_slice());
+        return out.document(&Document { saga, log, payload });
+    }
+    let mut text = fields(&view, out);
+    // Writing to a String cannot fail.
+    let _ = write!(text, "\n{}\n{}", steps(&view, out), timeline(&view, &log, out));
+    if let Some(payload) = payload {
+        let _ = write!(text, "\n{}\n", visible(&payload.to_string()));
+    }
+    out.data(&text)
+}
+
+fn fields(saga: &SagaView, out: &Output) -> String {
+    let (row, now) = (&saga.row, now());
+    let time = |at: Timestamp| format!("{at} ({})", relative(at, now));
+    out.fields([
+        ("id", Some(row.id.to_string())),
+        ("saga", Some(format!("{}, version {}", row.name, row.version))),
+        ("key", Some(row.key.clone())),
+        ("tenant", Some(row.tenant.clone()).filter(|tenant| !tenant.is_empty())),
+        (
+            "namespace",
+            Some(row.namespace.clone()).filter(|name| name != "default"),
+        ),
+        ("state", Some(standing(row))),
+        ("note", saga.note.clone()),
+        ("goes back", saga.cause.clone()),
+        ("started", Some(time(row.created_at))),
+        ("changed", Some(time(row.updated_at))),
+        ("ended", row.finished_at.map(time)),
+        ("next", next(saga)),
+    ])
+}
+
+/// What an operator may want to do.
+fn next(saga: &SagaView) -> Option<String> {
+    let stuck = saga.steps.iter().find(|step| step.stuck.is_some());
+    let failed = saga.steps.iter().find(|step| step.compensation == UndoState::Held);
+    let id = saga.row.id;
+    match (saga.row.state, stuck, failed) {
+        (SagaState::Held, Some(step), _) => {
+            let name = &step.name;
+            Some(format!(
+                "posthouse saga retry|complete|skip {id} {name}, or saga compensate {id}"
+            ))
+        }
+        (SagaState::Held, None, Some(step)) => Some(format!("posthouse saga retry|resolve {id} {}", step.name)),
+        (SagaState::Held, None, None) => Some(format!("posthouse saga resume {id}")),
+        _ if saga.row.paused => Some(format!("posthouse saga resume {id}")),
+        _ => None,
+    }
+}
+
+/// The steps, those that run side by side together, each below what it waits for.
+fn steps(saga: &SagaView, out: &Output) -> String {
+    let depth = depths(saga);
+    let width = saga.steps.iter().map(|step| step.name.len()).max().unwrap_or(0).min(32);
+    let last = depth.iter().max().copied().unwrap_or(0);
+    let mut text = String::new();
+    for level in 0..=last {
+        let here: Vec<_> = saga
+            .steps
+            .iter()
+            .zip(&depth)
+            .filter(|(_, depth)| **depth == level)
+            .collect();
+        for (at, (step, _)) in here.iter().enumerate() {
+            let branch = match (here.len(), at + 1 == here.len()) {
+                (1, _) => "",
+                (_, false) => "├ ",
+                (_, true) => "└ ",
+            };
+            let _ = writeln!(text, "  {branch}{}", line(step, width, out));
+        }
+        if level < last {
+            let _ = writeln!(text, "  │");
+        }
+    }
+    text
+}
+
+/// How many steps, one after the other, come before each.
+fn depths(saga: &SagaView) -> Vec<usize> {
+    let mut depths: Vec<usize> = Vec::with_capacity(saga.steps.len());
+    for step in &saga.steps {
+        let before = step
+            .after
+            .iter()
+            .filter_map(|name| saga.steps.iter().position(|other| other.name == *name));
+        let deepest = before.filter_map(|at| depths.get(at)).max();
+        depths.push(deepest.map_or(0, |depth| depth + 1));
+    }
+    depths
+}
+
+fn line(step: &StepView, width: usize, out: &Output) -> String {
+    let (mark, paint) = match step.state {
+        StepState::Done => ("✓", Paint::Green),
+        StepState::Rejected => ("✗", Paint::Red),
+        StepState::Uncertain => ("?", Paint::Red),
+        StepState::Running => ("▸", Paint::Cyan),
+        StepState::Ready => ("▹", Paint::Cyan),
+        StepState::Waiting | StepState::Skipped => ("·", Paint::Dim),
+    };
+    let undo = match step.compensation {
+        UndoState::None | UndoState::NotNeeded => String::new(),
+        UndoState::Ready if step.compensation_attempts == 0 => String::new(),
+        other => format!("↶ {other}"),
+    };
+    let mut said = Vec::new();
+    said.extend(step.pivot.then(|| "pivot".to_owned()));
+    said.extend((step.run > 1).then(|| format!("run {}", step.run)));
+    said.extend((step.attempts > 1).then(|| format!("{} attempts", step.attempts)));
+    said.extend(
+        (step.compensation_attempts > 1).then(|| format!("{} attempts to undo it", step.compensation_attempts)),
+    );
+    said.extend(step.code.as_ref().map(|code| match step.error.as_deref() {
+        Some(error) if !error.is_empty() => format!("{code}: {error}"),
+        _ => code.clone(),
+    }));
+    let text = format!(
+        "{} {:width$}  {:10}  {undo:14}  {}",
+        out.paint(paint, mark),
+        cut(&step.name, 32),
+        step.state.as_str(),
+        cut(&said.join(", "), 80)
+    );
+    text.trim_end().to_owned()
+}
+
+fn timeline(saga: &SagaView, log: &[LogLine], out: &Output) -> String {
+    let since = |at: Timestamp| {
+        let after = at.since(saga.row.created_at);
+        match after.as_secs() {
+            0..60 => format!("+{}.{:03}s", after.as_secs(), after.subsec_millis()),
+            60..3600 => format!("+{}m{:02}s", after.as_secs() / 60, after.as_secs() % 60),
+            seconds => format!("+{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+        }
+    };
+    let row = |line: &LogLine| {
+        vec![
+            line.at.to_string(),
+            since(line.at),
+            line.what.replace('_', " "),
+            line.step.clone().unwrap_or_default(),
+            cut(&line.actor, 24),
+            cut(&line.detail, DETAIL),
+        ]
+    };
+    let heading = ["AT", "AFTER", "WHAT", "STEP", "BY", "DETAIL"];
+    out.broken_table(&heading, log.iter().map(row).collect())
+}
+
+/// The definition in a file; the error names it.
+fn read(file: &Path) -> Result<Definition, Failure> {
+    let name = file.display();
+    let text = match file.to_str() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        }
+        _ => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|e| Failure::not_found(format!("{name}: {e}")))?;
+    let is_json = file.extension().is_some_and(|ending| ending == "json") || text.trim_start().starts_with('{');
+    let definition = if is_json { from_json(&text) } else { from_toml(&text) };
+    definition.map_err(|invalid| {
+        let failure = Failure::from(Error::Invalid(invalid));
+        Failure {
+            message: format!("{name}: {}", failure.message.trim_end()),
+            help: Some("see docs/sagas.md for what a definition holds".to_owned()),
+            ..failure
+        }
+    })
+}
+
+async fn start(args: &SagaStart, store: &str, out: &Output) -> Result<(), Failure> {
+    let definition = read(&args.file)?;
+    let input = match &args.input_file {
+        Some(file) => {
+            let name = file.display();
+            let text = std::fs::read_to_string(file).map_err(|e| Failure::not_found(format!("{name}: {e}")))?;
+            json_of("input-file", &text)?
+        }
+        None => json_of("input", &args.input)?,
+    };
+    let start: Start = posthouse::saga::start(&definition, &args.key, &input)?
+        .tenant(&args.tenant)
+        .namespace(&args.namespace);
+    let started = AnyStore::open(store).await?.start(start).await?;
+    let (word, new) = match started {
+        Started::New(_) => ("started", true),
+        Started::Existing(_) => ("was started before", false),
+    };
+    if out.json {
+        return out.document(&json!({ "id": started.id(), "new": new }));
+    }
+    out.data(&format!("{}  {word}", started.id()))
+}
+
+fn lint(args: &SagaLint, out: &Output) -> Result<(), Failure> {
+    let mut warnings = 0;
+    for file in &args.files {
+        let definition = read(file)?;
+        let found = definition.lint();
+        warnings += found.len();
+        if out.json {
+            out.document(&json!({
+                "file": file, "name": definition.name(), "version": definition.version(),
+                "hash": definition.hash().to_string(), "warnings": found,
+            }))?;
+            continue;
+        }
+        let (name, version) = (definition.name(), definition.version());
+        let steps = definition.steps().len();
+        let hash = definition.hash().to_string();
+        out.data(&format!(
+            "{}: {name}, version {version}, {steps} step{}, {}",
+            file.display(),
+            if steps == 1 { "" } else { "s" },
+            &hash[..12]
+        ))?;
+        for warning in found {
+            let mark = out.paint(Paint::Cyan, "warning:");
+            out.data(&format!("  {mark} {}", visible(&warning.to_string())))?;
+        }
+    }
+    match (args.deny_warnings, warnings) {
+        (true, 1..) => Err(Failure {
+            exit: Exit::Failed,
+            ..Failure::not_confirmed(format!("{warnings} warning{}", if warnings == 1 { "" } else { "s" }))
+        }),
+        _ => Ok(()),
+    }
+}
+
+async fn one(saga: &SagaRef, verb: &Verb, who: &Who, store: &str, out: &Output) -> Result<(), Failure> {
+    let any = AnyStore::open(store).await?;
+    let id = find(&*any.admin(), saga).await?;
+    let view = drive::operate(&*any.store(), id, verb, &who.actor, &who.reason).await?;
+    told(&view, verb, out)
+}
+
+/// What a verb did, and how the saga stands then.
+fn told(view: &SagaView, verb: &Verb, out: &Output) -> Result<(), Failure> {
+    let row = &view.row;
+    if out.json {
+        return out.document(&json!({
+            "id": row.id, "done": verb.as_str(), "state": row.state, "reason": row.reason, "paused": row.paused,
+        }));
+    }
+    out.data(&format!("{}  {}  {}", row.id, verb.as_str(), standing(row)))
+}
+
+async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result<(), Failure> {
+    let any = AnyStore::open(store).await?;
+    let (admin, store) = (any.admin(), any.store());
+    if !args.sagas.is_empty() {
+        return by_name(args, verb, &*admin, &store, out).await;
+    }
+    let wanted = filter(&args.which);
+    if wanted == SagaFilter::default() {
+        return Err(Failure::not_confirmed("no saga is named")
+            .help("name them by id or NAME/KEY, or by a filter: --state held"));
+    }
+    let ids = all(&*admin, wanted).await?;
+    let n = ids.len();
+    if args.dry_run && out.json {
+        return out.document(&json!({ "count": n, "sagas": ids }));
+    }
+    if args.dry_run {
+        let verb = verb.as_str();
+        out.data(&format!("{n} would be asked to {verb}; nothing was changed."))?;
+        return ids.iter().try_for_each(|id| out.data(&format!("  {id}")));
+    }
+    if !args.yes {
+        return Err(
+            Failure::not_confirmed(format!("this would {} {n} sagas; nothing was changed", verb.as_str()))
+                .help("look at them with --dry-run, then add --yes"),
+        );
+    }
+    let (mut done, mut left) = (0, 0);
+    for id in ids {
+        match drive::operate(&*store, id, verb, &args.who.actor, &args.who.reason).await {
+            Ok(_) => done += 1,
+            // It has moved meanwhile, or the verb is not for it.
+            Err(Error::SagaRefused { .. } | Error::NoSaga(_)) => left += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if out.json {
+        return out.document(&json!({ "done": verb.as_str(), "count": done, "left": left }));
+    }
+    out.data(&format!("{done} done: {}", verb.as_str()))?;
+    if left > 0 {
+        out.note(&format!("{left} were left: it does not apply to them as they stand."));
+    }
+    Ok(())
+}
+
+async fn by_name(
+    args: &Sagas,
+    verb: &Verb,
+    admin: &dyn Admin,
+    store: &Arc<dyn Store>,
+    out: &Output,
+) -> Result<(), Failure> {
+    let mut ids = Vec::with_capacity(args.sagas.len());
+    for saga in &args.sagas {
+        ids.push(find(admin, saga).await?);
+    }
+    for (at, id) in ids.iter().enumerate() {
+        let rest: Vec<_> = ids[at..].iter().map(|id| MessageId(id.0)).collect();
+        out.in_hand(&rest);
+        let view = drive::operate(&**store, *id, verb, &args.who.actor, &args.who.reason).await?;
+        told(&view, verb, out)?;
+    }
+    out.in_hand(&[]);
+    Ok(())
+}
+
+/// All that a filter takes.
+async fn all(admin: &dyn Admin, mut filter: SagaFilter) -> Result<Vec<SagaId>, Failure> {
+    let mut ids = Vec::new();
+    filter.limit = 1000;
+    // Ends: each page is below the one before it.
+    loop {
+        let page = admin.sagas(&filter).await?;
+        ids.extend(page.sagas.iter().map(|row| row.id));
+        match page.next {
+            Some(next) => filter.below = Some(next),
+            None => return Ok(ids),
+        }
+    }
+}
