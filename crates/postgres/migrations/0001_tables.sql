@@ -413,3 +413,13 @@ CREATE TABLE posthouse.saga_log (
     detail   text NOT NULL,
     PRIMARY KEY (saga, n)
 );
+
+-- What participants know of steps of sagas, by the key under which those are done: that it came, or that it was undone.
+CREATE TABLE posthouse.step (
+    consumer text NOT NULL COLLATE "C",
+    key      text NOT NULL COLLATE "C",
+    undone   boolean NOT NULL,
+    at       timestamptz NOT NULL,
+    PRIMARY KEY (consumer, key)
+);
+CREATE INDEX step_at ON posthouse.step (at);

@@ -19,6 +19,7 @@ DECLARE
     m record;
     seqs bigint[] := '{}';
     buried bigint[];
+    steps bigint;
 BEGIN
     IF older_than IS NULL OR older_than NOT BETWEEN interval '0' AND interval '1000 years' THEN
         RAISE 'older_than: must be between zero and 1000 years' USING ERRCODE = 'P7006';
@@ -69,8 +70,10 @@ BEGIN
     GET DIAGNOSTICS prune.dedupe_keys = ROW_COUNT;
     prune.entries := prune_entries(max_rows);
     prune.inbox := prune_inbox(cutoff, max_rows);
+    steps := prune_steps(cutoff, max_rows);
     prune.sagas := prune_sagas(cutoff, max_rows);
-    more := more OR max_rows IN (prune.dedupe_keys, prune.entries, prune.inbox, prune.sagas);
+    more := more OR max_rows IN (prune.dedupe_keys, prune.entries, prune.inbox, steps, prune.sagas);
+    prune.inbox := prune.inbox + steps;
     -- Last, so that two pruners wait for each other as briefly as can be.
     UPDATE retention SET next = CASE WHEN more THEN place ELSE 0 END;
 END $$;

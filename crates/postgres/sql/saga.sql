@@ -261,3 +261,54 @@ BEGIN
     DELETE FROM saga s WHERE s.seq = ANY (over);
     RETURN cardinality(over);
 END $$;
+
+-- A step comes to a participant, or is to be undone, in the caller's transaction. Waits for another in which it does. Answers {first}, {before} or {undone};
+-- of an undoing {now}, {before} or {never}.
+CREATE OR REPLACE FUNCTION posthouse.step_once(p_consumer text[], p_key text[], p_undo boolean[]) RETURNS text[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    INSERT INTO step (consumer, key, undone, at) VALUES (p_consumer[1], p_key[1], p_undo[1], clock()) ON CONFLICT DO NOTHING;
+    IF FOUND THEN RETURN CASE WHEN p_undo[1] THEN '{never}' ELSE '{first}' END; END IF;
+    IF p_undo[1] THEN
+        UPDATE step s SET undone = true WHERE s.consumer = p_consumer[1] AND s.key = p_key[1] AND NOT s.undone;
+        RETURN CASE WHEN FOUND THEN '{now}' ELSE '{before}' END;
+    END IF;
+    RETURN (SELECT CASE WHEN s.undone THEN '{undone}'::text[] ELSE '{before}' END FROM step s WHERE s.consumer = p_consumer[1] AND s.key = p_key[1] FOR SHARE);
+END $$;
+
+-- The same for participants in any language: whether to do a step that comes under this key. first: do it; before: it was done; undone: refuse it.
+CREATE OR REPLACE FUNCTION posthouse.inbox_do_once(consumer text, key text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    PERFORM check_step(consumer, key);
+    RETURN (step_once(ARRAY[consumer], ARRAY[key], '{f}'))[1];
+END $$;
+
+-- Whether to undo a step that is done under this key. now: undo it; before: it was undone; never: it did not come, and is refused if it does.
+CREATE OR REPLACE FUNCTION posthouse.inbox_undo_once(consumer text, key text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    PERFORM check_step(consumer, key);
+    RETURN (step_once(ARRAY[consumer], ARRAY[key], '{t}'))[1];
+END $$;
+
+CREATE OR REPLACE FUNCTION posthouse.check_step(p_consumer text, p_key text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    IF p_consumer IS NULL OR p_key IS NULL THEN
+        RAISE '%: must not be NULL', CASE WHEN p_consumer IS NULL THEN 'consumer' ELSE 'key' END USING ERRCODE = 'P7006';
+    END IF;
+    PERFORM check_name('consumer', p_consumer, 1, 255);
+    PERFORM check_name('key', p_key, 1, 255);
+END $$;
+
+-- Removes what participants heard of at the cutoff or before; at most p_most.
+CREATE OR REPLACE FUNCTION posthouse.prune_steps(p_cutoff timestamptz, p_most int) RETURNS bigint
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    gone bigint;
+BEGIN
+    DELETE FROM step s WHERE s.ctid = ANY (ARRAY(SELECT q.ctid FROM step q WHERE q.at <= p_cutoff ORDER BY q.at LIMIT p_most FOR UPDATE SKIP LOCKED));
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone;
+END $$;

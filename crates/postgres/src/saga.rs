@@ -2,9 +2,10 @@
 
 use posthouse_core::{
     Error, MessageId, STARTED_TOTAL, SagaId, Settlement, Verdict,
+    ledger::check_consumer,
     saga::{
-        Change, Definition, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing, Start,
-        Started,
+        Change, Definition, Doing, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing,
+        Start, Started, Undoing, check_step_key,
     },
     text::error_text,
 };
@@ -79,6 +80,31 @@ impl Outbox {
             Some("version") => Err(definition.known_otherwise().into()),
             other => Err(Error::Internal(format!("starting a saga answered {other:?}").into())),
         }
+    }
+}
+
+impl Outbox {
+    /// A step of a saga comes to a participant, who does it if that is [`Doing::First`], in the caller's own transaction. Waits for another transaction in
+    /// which the same key comes.
+    pub async fn do_once<T: Run>(&self, tx: &mut T, consumer: &str, key: &str) -> Result<Doing, Error> {
+        let word = self.step_once(tx, consumer, key, false).await?;
+        Doing::parse(&word).ok_or_else(|| Error::Internal(format!("a step was told as {word:?}").into()))
+    }
+
+    /// A step of a saga is to be undone, by the key under which it was done; the participant does so if that is [`Undoing::Now`], in the caller's own
+    /// transaction. From its commit on the step is refused, also if it never came.
+    pub async fn undo_once<T: Run>(&self, tx: &mut T, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        let word = self.step_once(tx, consumer, key, true).await?;
+        Undoing::parse(&word).ok_or_else(|| Error::Internal(format!("a step was told as {word:?}").into()))
+    }
+
+    async fn step_once<T: Run>(&self, tx: &mut T, consumer: &str, key: &str, undo: bool) -> Result<String, Error> {
+        check_consumer(consumer)?;
+        check_step_key(key)?;
+        let text = |text: &str| Arg::Texts(Some(vec![Some(text.to_owned())]));
+        let args = vec![text(consumer), text(key), Arg::Flags(Some(vec![undo]))];
+        let answer = tx.run(&Call::new(self.schema(), "step_once", args)).await?;
+        Ok(answer.into_iter().flatten().flatten().next().unwrap_or_default())
     }
 }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     ledger::{Conclusion, Fenced, Hold},
-    saga::{Start, Started},
+    saga::{Doing, Start, Started, Undoing},
 };
 use posthouse_postgres::{Options, Outbox, Postgres, Schema};
 use posthouse_testkit::{
@@ -370,6 +370,14 @@ impl Caller for PostgresCaller {
 
     async fn start(&mut self, start: Start) -> Result<Started, Error> {
         self.outbox.start(&mut Open(&self.client), start).await
+    }
+
+    async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error> {
+        self.outbox.do_once(&mut Open(&self.client), consumer, key).await
+    }
+
+    async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        self.outbox.undo_once(&mut Open(&self.client), consumer, key).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -338,3 +338,13 @@ CREATE TABLE posthouse_saga_log (
     detail   TEXT NOT NULL,
     PRIMARY KEY (saga, n)
 ) STRICT, WITHOUT ROWID;
+
+-- What participants know of steps of sagas, by the key under which those are done: that it came, or that it was undone.
+CREATE TABLE posthouse_step (
+    consumer TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    undone   INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    PRIMARY KEY (consumer, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX posthouse_step_at ON posthouse_step (at);

@@ -27,7 +27,7 @@ use posthouse_core::{
     Enqueued, Error, Lease, Message, MessageId, Renewal, Settlement, Verdict,
     lease::check_lease,
     ledger::{Conclusion, Fenced, Hold},
-    saga::{Start, Started},
+    saga::{Doing, Start, Started, Undoing},
 };
 use rusqlite::{Connection, Transaction};
 use std::{borrow::Borrow, time::Duration};
@@ -118,6 +118,19 @@ impl Outbox {
     pub fn start(&self, tx: &Transaction<'_>, start: Start) -> Result<Started, Error> {
         in_transaction(tx)?;
         at_once(saga::start(&mut Here(tx), &self.options, start))
+    }
+
+    /// A step of a saga comes to a participant, who does it if that is [`Doing::First`], in this transaction.
+    pub fn do_once(&self, tx: &Transaction<'_>, consumer: &str, key: &str) -> Result<Doing, Error> {
+        in_transaction(tx)?;
+        at_once(saga::do_once(&mut Here(tx), consumer, key))
+    }
+
+    /// A step of a saga is to be undone, by the key under which it was done; the participant does so if that is [`Undoing::Now`], in this transaction. From
+    /// its commit on the step is refused, also if it never came.
+    pub fn undo_once(&self, tx: &Transaction<'_>, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        in_transaction(tx)?;
+        at_once(saga::undo_once(&mut Here(tx), consumer, key))
     }
 
     /// Whether a consumer has this message for the first time. It has had it if and only if the transaction commits.
@@ -213,6 +226,18 @@ impl AsyncOutbox {
     pub async fn start<T: Run>(&self, tx: &mut T, start: Start) -> Result<Started, Error> {
         still_open(tx).await?;
         saga::start(tx, &self.options, start).await
+    }
+
+    /// A step of a saga comes to a participant: see [`Outbox::do_once`].
+    pub async fn do_once<T: Run>(&self, tx: &mut T, consumer: &str, key: &str) -> Result<Doing, Error> {
+        still_open(tx).await?;
+        saga::do_once(tx, consumer, key).await
+    }
+
+    /// A step of a saga is to be undone: see [`Outbox::undo_once`].
+    pub async fn undo_once<T: Run>(&self, tx: &mut T, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        still_open(tx).await?;
+        saga::undo_once(tx, consumer, key).await
     }
 
     /// Whether a consumer has this message for the first time: see [`Outbox::once`].

@@ -53,13 +53,16 @@ pub(crate) fn prune(tx: &Connection, old: &Old, limit: u32) -> Result<Pruned, Er
     }
     pruned.dedupe_keys = run(tx, PRUNE_DEDUPE, params![clock::now(tx)?, limit])? as u64;
     pruned.entries = run(tx, PRUNE_LEDGER, params![clock::now(tx)?, limit])? as u64;
-    pruned.inbox = run(tx, PRUNE_INBOX, params![old.cutoff, limit])? as u64;
+    let messages = run(tx, PRUNE_INBOX, params![old.cutoff, limit])? as u64;
+    let steps = saga::prune_steps(tx, old.cutoff, limit)?;
+    pruned.inbox = messages + steps;
     pruned.sagas = saga::prune(tx, old.cutoff, limit)?;
     let counts = [
         old.numbers.len() as u64,
         pruned.dedupe_keys,
         pruned.entries,
-        pruned.inbox,
+        messages,
+        steps,
         pruned.sagas,
     ];
     pruned.more = counts.contains(&u64::from(limit));

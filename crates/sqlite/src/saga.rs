@@ -3,9 +3,10 @@
 
 use posthouse_core::{
     Error, MessageId, STARTED_TOTAL, SagaId, Timestamp, Verdict,
+    ledger::check_consumer,
     saga::{
-        Beginning, Change, Definition, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot,
-        Standing, Start, Started,
+        Beginning, Change, Definition, Doing, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot,
+        Standing, Start, Started, Undoing, check_step_key,
     },
 };
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
@@ -38,6 +39,10 @@ const OVER: &str = include_str!("../sql/saga_over.sql");
 const REMOVE: &str = include_str!("../sql/remove_saga.sql");
 const REMOVE_LOG: &str = include_str!("../sql/remove_saga_log.sql");
 const OF: &str = include_str!("../sql/saga_of.sql");
+const STEP_FIRST: &str = include_str!("../sql/step_first.sql");
+const STEP_UNDONE: &str = include_str!("../sql/step_undone.sql");
+const STEP_UNDO: &str = include_str!("../sql/step_undo.sql");
+const STEP_PRUNE: &str = include_str!("../sql/step_prune.sql");
 const NUMBER: &str = include_str!("../sql/number.sql");
 const AUDIT_ADD: &str = include_str!("../sql/audit_add.sql");
 
@@ -252,6 +257,56 @@ async fn withdraw<R: Run>(on: &mut R, id: MessageId, epoch: u64, now: i64) -> Re
     Ok(true)
 }
 
+/// A step comes to a participant.
+pub(crate) async fn do_once<R: Run>(on: &mut R, consumer: &str, key: &str) -> Result<Doing, Error> {
+    check_consumer(consumer)?;
+    check_step_key(key)?;
+    let values = vec![consumer.into(), key.into(), 0.into()];
+    if on
+        .run(&Call {
+            sql: STEP_FIRST,
+            values,
+        })
+        .await?
+        .is_some()
+    {
+        return Ok(Doing::First);
+    }
+    let values = vec![consumer.into(), key.into()];
+    match on
+        .run(&Call {
+            sql: STEP_UNDONE,
+            values,
+        })
+        .await?
+        .as_deref()
+    {
+        Some([Value::Integer(0)]) => Ok(Doing::Before),
+        Some([Value::Integer(_)]) => Ok(Doing::Undone),
+        other => Err(internal(format!("not a step: {other:?}"))),
+    }
+}
+
+/// A step is to be undone by a participant.
+pub(crate) async fn undo_once<R: Run>(on: &mut R, consumer: &str, key: &str) -> Result<Undoing, Error> {
+    check_consumer(consumer)?;
+    check_step_key(key)?;
+    let values = vec![consumer.into(), key.into(), 1.into()];
+    if on
+        .run(&Call {
+            sql: STEP_FIRST,
+            values,
+        })
+        .await?
+        .is_some()
+    {
+        return Ok(Undoing::Never);
+    }
+    let values = vec![consumer.into(), key.into()];
+    let undone = on.run(&Call { sql: STEP_UNDO, values }).await?.is_some();
+    Ok(if undone { Undoing::Now } else { Undoing::Before })
+}
+
 /// A saga as it is.
 pub(crate) fn load(db: &Connection, options: &Options, id: SagaId) -> Result<Option<Loaded>, Error> {
     let mut statement = db.prepare_cached(LOAD).map_err(plain)?;
@@ -358,6 +413,11 @@ pub(crate) fn prune(tx: &Connection, cutoff: i64, limit: u32) -> Result<u64, Err
         run_here(tx, REMOVE, [seq])?;
     }
     Ok(over.len() as u64)
+}
+
+/// Removes what participants heard of at `cutoff` or before; at most `limit`.
+pub(crate) fn prune_steps(tx: &Connection, cutoff: i64, limit: u32) -> Result<u64, Error> {
+    Ok(run_here(tx, STEP_PRUNE, params![cutoff, limit])? as u64)
 }
 
 /// The saga whose message it is.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Enqueued, Error, Message, MessageId, Settlement, Verdict,
     ledger::{Conclusion, Fenced, Hold},
-    saga::{Start, Started},
+    saga::{Doing, Start, Started, Undoing},
 };
 use posthouse_sqlite::{Options, Outbox};
 use posthouse_testkit::Caller;
@@ -118,6 +118,17 @@ impl Caller for SqliteCaller {
 
     async fn start(&mut self, start: Start) -> Result<Started, Error> {
         self.order(move |tx, outbox| outbox.start(tx, start)).await
+    }
+
+    async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error> {
+        let (consumer, key) = (consumer.to_owned(), key.to_owned());
+        self.order(move |tx, outbox| outbox.do_once(tx, &consumer, &key)).await
+    }
+
+    async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        let (consumer, key) = (consumer.to_owned(), key.to_owned());
+        self.order(move |tx, outbox| outbox.undo_once(tx, &consumer, &key))
+            .await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

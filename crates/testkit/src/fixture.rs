@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     ledger::{Conclusion, Fenced, Hold},
-    saga::{Start, Started},
+    saga::{Doing, Start, Started, Undoing},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -77,6 +77,12 @@ pub trait Caller: Send {
 
     /// Starts a saga in this transaction.
     async fn start(&mut self, start: Start) -> Result<Started, Error>;
+
+    /// A step comes to a participant, in this transaction.
+    async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error>;
+
+    /// A step is to be undone by a participant, in this transaction.
+    async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error>;
 
     /// Commits.
     async fn commit(self: Box<Self>) -> Result<(), Error>;

@@ -12,12 +12,14 @@
 //! | how it begins | [`start`] |
 //! | how a decision is written | [`change`], [`drive`] |
 //! | what operators see | [`view`] |
+//! | what a participant remembers | [`inbox`] |
 
 pub mod carrier;
 pub mod change;
 pub mod decide;
 pub mod definition;
 pub mod drive;
+pub mod inbox;
 pub mod snapshot;
 pub mod start;
 pub mod view;
@@ -26,6 +28,7 @@ pub use carrier::{Errand, Owner, TIMER_TOPIC, Ticket, key};
 pub use change::{Change, Loaded, MOST_OUTPUT, Report};
 pub use decide::{Answered, Ctx, Decision, Event, Happened, Live, Own, Refused, Standing, Verb, Withdrawal, decide};
 pub use definition::{Declared, DeclaredStep, Definition, InputNames, Retry, StepDef, Warning};
+pub use inbox::{Doing, Undoing, check_step_key};
 pub use snapshot::{
     Carrier, Direction, Ended, HeldReason, Progress, Role, SagaState, Snapshot, StepSnapshot, StepState, Undo,
     UndoState,

@@ -168,14 +168,15 @@ impl Tables {
         old.iter().for_each(|seq| self.remove(*seq));
         self.dedupe.retain(|key, _| !free.contains(key));
         let (entries, inbox) = (self.prune_entries(limit), self.prune_inbox(older_than, limit));
+        let steps = self.prune_steps(older_than, limit);
         let sagas = self.prune_sagas(older_than, limit);
         Pruned {
             messages: old.len() as u64,
             dedupe_keys: free.len() as u64,
             entries: entries as u64,
-            inbox: inbox as u64,
+            inbox: (inbox + steps) as u64,
             sagas: sagas as u64,
-            more: [old.len(), free.len(), entries, inbox, sagas].contains(&limit),
+            more: [old.len(), free.len(), entries, inbox, steps, sagas].contains(&limit),
         }
     }
 

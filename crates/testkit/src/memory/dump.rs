@@ -30,6 +30,9 @@ impl Tables {
         for had in &self.inbox {
             let _ = writeln!(lines, "inbox {had:?}");
         }
+        for step in &self.steps {
+            let _ = writeln!(lines, "step {step:?}");
+        }
         for saga in self.sagas.values() {
             let _ = writeln!(lines, "saga {saga:?}");
         }

@@ -217,6 +217,9 @@ impl Tables {
         open.sagas.into_iter().for_each(|saga| self.insert_saga(saga));
         self.ledger.extend(open.ledger);
         let now = self.now;
+        for (step, undone) in open.steps {
+            self.steps.entry(step).or_insert((undone, now)).0 = undone;
+        }
         self.inbox.extend(open.inbox.into_iter().map(|had| (had, now)));
         self.notes.extend(open.notes);
     }

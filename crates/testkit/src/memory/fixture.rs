@@ -5,7 +5,7 @@ use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
     lease::check_lease,
     ledger::{Conclusion, Entry, Fenced, Hold, check_consumer, check_point, not_under_it},
-    saga::{Start, Started},
+    saga::{Doing, Start, Started, Undoing},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -119,6 +119,14 @@ impl Caller for MemoryTx {
 
     async fn start(&mut self, start: Start) -> Result<Started, Error> {
         MemoryTx::start(self, start).await
+    }
+
+    async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error> {
+        MemoryTx::do_once(self, consumer, key).await
+    }
+
+    async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        MemoryTx::undo_once(self, consumer, key).await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {

@@ -2,9 +2,10 @@
 
 use posthouse_core::{
     Digest, Error, Event, MessageId, SagaId, State, Verdict,
+    ledger::check_consumer,
     saga::{
-        Beginning, Change, Definition, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing, Start,
-        Started, Withdrawal,
+        Beginning, Change, Definition, Doing, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing,
+        Start, Started, Undoing, Withdrawal, check_step_key,
     },
 };
 use std::time::Duration;
@@ -237,7 +238,72 @@ impl Saga {
     }
 }
 
+impl Tables {
+    /// What a participant knows of a step, as this transaction sees it: whether it was undone.
+    fn known_step(&self, tx: TxId, step: &(String, String)) -> Result<Option<bool>, Busy> {
+        self.free(Some(tx), &Key::Step(step.0.clone(), step.1.clone()))?;
+        let own = self.open.get(&tx).and_then(|open| open.steps.get(step).copied());
+        Ok(own.or_else(|| self.steps.get(step).map(|(undone, _)| *undone)))
+    }
+
+    fn know_step(&mut self, tx: TxId, step: (String, String), undone: bool) {
+        let open = self.open.entry(tx).or_default();
+        open.keys.insert(Key::Step(step.0.clone(), step.1.clone()));
+        open.steps.insert(step, undone);
+    }
+
+    fn do_step(&mut self, tx: TxId, step: &(String, String)) -> Result<Doing, Busy> {
+        Ok(match self.known_step(tx, step)? {
+            Some(true) => Doing::Undone,
+            Some(false) => Doing::Before,
+            None => {
+                self.know_step(tx, step.clone(), false);
+                Doing::First
+            }
+        })
+    }
+
+    fn undo_step(&mut self, tx: TxId, step: &(String, String)) -> Result<Undoing, Busy> {
+        let known = self.known_step(tx, step)?;
+        if known != Some(true) {
+            self.know_step(tx, step.clone(), true);
+        }
+        Ok(match known {
+            Some(true) => Undoing::Before,
+            Some(false) => Undoing::Now,
+            None => Undoing::Never,
+        })
+    }
+
+    /// Removes what participants heard of so long ago, at most so many.
+    pub(super) fn prune_steps(&mut self, older_than: Duration, limit: usize) -> usize {
+        let now = self.now;
+        let old = self.steps.iter().filter(|(_, (_, at))| at.plus(older_than) <= now);
+        let old: Vec<_> = old.map(|(step, _)| step.clone()).take(limit).collect();
+        self.steps.retain(|step, _| !old.contains(step));
+        old.len()
+    }
+}
+
+fn checked_step(consumer: &str, key: &str) -> Result<(String, String), Error> {
+    check_consumer(consumer)?;
+    check_step_key(key)?;
+    Ok((consumer.to_owned(), key.to_owned()))
+}
+
 impl MemoryTx {
+    /// A step comes to a participant.
+    pub async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error> {
+        let step = checked_step(consumer, key)?;
+        self.waiting(|tables, tx| tables.do_step(tx, &step)).await
+    }
+
+    /// A step is to be undone.
+    pub async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        let step = checked_step(consumer, key)?;
+        self.waiting(|tables, tx| tables.undo_step(tx, &step)).await
+    }
+
     /// Starts a saga with this transaction's commit.
     pub async fn start(&mut self, start: Start) -> Result<Started, Error> {
         let limits = self.memory.settings().limits;

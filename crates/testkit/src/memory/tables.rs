@@ -43,6 +43,8 @@ pub(super) enum Key {
     Had(String, MessageId),
     /// The key of a saga.
     Saga(SagaKey),
+    /// What a participant knows of a step.
+    Step(String, String),
 }
 
 /// A caller's transaction: what it will do at its commit, and what it holds until then.
@@ -54,6 +56,7 @@ pub(super) struct Open {
     pub ledger: BTreeMap<EntryKey, ledger::Entry>,
     pub inbox: BTreeSet<(String, MessageId)>,
     pub sagas: Vec<Beginning>,
+    pub steps: BTreeMap<(String, String), bool>,
     pub notes: Vec<String>,
     pub waits_for: Option<TxId>,
 }
@@ -117,6 +120,8 @@ pub(super) struct Tables {
     /// What consumers have had, and when.
     pub inbox: BTreeMap<(String, MessageId), Timestamp>,
     pub sagas: BTreeMap<SagaId, Saga>,
+    /// What participants know of steps: whether it was undone, and when they first heard of it.
+    pub steps: BTreeMap<(String, String), (bool, Timestamp)>,
     pub saga_keys: BTreeMap<SagaKey, SagaId>,
     /// The definitions of sagas, by namespace, name and version.
     pub definitions: BTreeMap<(String, String, u32), Definition>,
@@ -213,6 +218,7 @@ impl Tables {
             ledger: BTreeMap::new(),
             inbox: BTreeMap::new(),
             sagas: BTreeMap::new(),
+            steps: BTreeMap::new(),
             saga_keys: BTreeMap::new(),
             definitions: BTreeMap::new(),
             audit: Vec::new(),

@@ -253,6 +253,10 @@ macro_rules! __cases {
                 whatever_is_answered_can_be_recorded
                 an_output_that_is_too_large_holds_who_needs_it
                 sixteen_workers_end_every_saga
+                a_participant_does_a_step_once
+                what_was_undone_before_it_came_is_refused
+                of_a_step_and_its_undoing_at_once_the_order_is_known
+                what_participants_remember_is_pruned
             }
             lease {
                 stale_token_is_refused_by_settle

@@ -1,0 +1,1 @@
+SELECT undone FROM posthouse_step WHERE consumer = ?1 AND key = ?2;
