@@ -10,7 +10,7 @@ use crate::fixture::{PostgresFixture, session};
 
 /// The functions of `docs/sql.md`, and arguments that they accept. `{id}` and `{token}` are of a message that is leased.
 /// `{dead}` and `{pending}` are ids too.
-const PUBLIC: [(&str, &[(&str, &str)]); 24] = [
+const PUBLIC: [(&str, &[(&str, &str)]); 26] = [
     ("enqueue", &[("topic", "'t'"), ("payload", "'1'")]),
     ("enqueue_bytes", &[("topic", "'t'"), ("payload", "'x'")]),
     ("enqueue_batch", &[("messages", "'[]'")]),
@@ -91,6 +91,8 @@ const PUBLIC: [(&str, &[(&str, &str)]); 24] = [
     ),
     ("ledger_clear", &[("id", "{id}"), ("lease_token", "{token}")]),
     ("inbox_once", &[("consumer", "'c'"), ("message_id", "{id}")]),
+    ("inbox_do_once", &[("consumer", "'c'"), ("key", "'k'")]),
+    ("inbox_undo_once", &[("consumer", "'c'"), ("key", "'k'")]),
 ];
 
 /// Values that a type allows and hardly anybody means.
