@@ -231,7 +231,8 @@ impl Message {
 
     /// The part of [`check`](Self::check) that differs from store to store.
     pub fn check_limits(&self, limits: &Limits) -> Result<(), Invalid> {
-        if limits.require_tenant && self.tenant.is_empty() {
+        // A saga that is under way goes on.
+        if limits.require_tenant && self.tenant.is_empty() && !self.kind.is_of_saga() {
             return Err(Invalid::new("tenant", "is empty, and this store requires one"));
         }
         let most = limits.payload_bytes.min(Limits::HARD_PAYLOAD_BYTES);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    AttemptOutcome, DeadReason, Effect, Error, Lease, Limits, Message, OnDead, Outcome, RetryPolicy, Standing, State,
-    Step,
+    AttemptOutcome, DeadReason, Effect, Error, Invalid, Lease, Limits, Message, OnDead, Outcome, RetryPolicy, Standing,
+    State, Step,
     ledger::{Answer, CONFLICT, End},
     machine::{Ctx, Ending, end_lease},
     saga::{Change, Own, Report},
@@ -134,13 +134,23 @@ impl Settlement {
         } else {
             Ending::Retry { wish: None }
         };
+        let mut lease = lease.clone();
+        // Given back as often as it may be: without an answer there is nothing to decide.
+        lease.standing.releases = lease.standing.releases.min(Limits::FREE_RELEASES - 1);
+        let concluded = (
+            Ending::Concluded(report.evidence()),
+            lease.standing.max_attempts,
+            Duration::ZERO,
+        );
         let (ending, budget, wait) = match own {
+            // The one settlement that is accepted past the deadline says so.
+            Own::Delivered if expired => concluded,
+            Own::Delivered if matches!(report, Report::Sent(Outcome::Duplicate { .. })) => {
+                (Ending::Duplicate, lease.standing.max_attempts, Duration::ZERO)
+            }
             Own::Delivered => (Ending::Delivered, lease.standing.max_attempts, Duration::ZERO),
-            Own::Concluded => (
-                Ending::Concluded(report.evidence()),
-                lease.standing.max_attempts,
-                Duration::ZERO,
-            ),
+            Own::Concluded => concluded,
+            Own::Released(after) => (Ending::Released { after }, lease.standing.max_attempts, Duration::ZERO),
             Own::Again(wait) => (again, lease.standing.max_attempts.max(attempts + 1), wait),
             Own::Dead(DeadReason::Rejected) if !expired => {
                 (Ending::Rejected, lease.standing.max_attempts, Duration::ZERO)
@@ -162,6 +172,8 @@ impl Settlement {
         );
         let (code, error, receipt) = match report {
             Report::Expired => (Some("lease_expired".to_owned()), None, None),
+            Report::Released(_) if step.evidence.is_none() => (None, None, None),
+            Report::Released(_) => (Some("withdrawn".to_owned()), None, None),
             Report::Sent(Outcome::Delivered { receipt, .. } | Outcome::Duplicate { receipt }) => {
                 (None, None, receipt.clone())
             }
@@ -170,10 +182,21 @@ impl Settlement {
                 Outcome::Retry { code, error, .. } | Outcome::Reject { code, error } | Outcome::Unknown { code, error },
             ) => (Some(code.clone()), Some(error.clone()), None),
         };
-        let settlement = Self::new(lease, step).code(code).error(error).receipt(receipt);
+        let settlement = Self::new(&lease, step).code(code).error(error).receipt(receipt);
         Self {
             saga: change.map(Box::new),
             ..settlement
+        }
+    }
+
+    /// Refuses to end a lease on a message of a saga in a handler's own transaction: what becomes of it is decided on the saga as it stands then.
+    pub fn check_own(&self) -> Result<(), Invalid> {
+        match self.lease.saga {
+            Some(_) => Err(Invalid::new(
+                "settlement",
+                "is of a saga's message, which its relay settles; answer instead",
+            )),
+            None => Ok(()),
         }
     }
 

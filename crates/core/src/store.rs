@@ -9,7 +9,10 @@ use std::time::Duration;
 use crate::{
     Claim, Claimed, Conflict, Effect, Error, Fate, Lease, Pause, Receipt, Relay, Renewal, SagaId, Settlement, Verdict,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
-    saga::{Change, Loaded, Report, drive},
+    saga::{
+        Change, Found, Report,
+        drive::{self, Decided},
+    },
 };
 
 /// How a relay takes and finishes work. No default bodies but one, which is made of another: a wrapper must say what it does with each.
@@ -70,8 +73,8 @@ pub trait Store: Send + Sync {
     /// has it from then on, until it ends. Of what is not bound the answer is that it may; of a lease that is lost, that nothing is to be taken: it waits.
     async fn clear(&self, leases: &[Lease]) -> Result<Vec<Clearance>, Error>;
 
-    /// Sagas as they are, with where their messages stand. One answer for each, in order; none if there is no such saga.
-    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error>;
+    /// Sagas as they are, with where their messages stand. One answer for each, in order; none if there is no such saga. One that cannot be read spoils no other.
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Found>, Error>;
 
     /// Changes a saga, if it is as it was when this was decided: [`Verdict::Stale`] if not. For what no lease is about: operators, and answers that came late.
     async fn change_saga(&self, change: &Change) -> Result<Verdict, Error>;
@@ -147,22 +150,45 @@ pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settl
         let page = store.expired(after, left.min(500)).await?;
         let Some(last) = page.last() else { break };
         after = last.seq;
-        let (of_sagas, plain): (Vec<_>, Vec<_>) = page.into_iter().partition(|lease| lease.saga.is_some());
-        let mut batch: Vec<_> = plain.iter().map(Settlement::expired).collect();
-        let reports = of_sagas.iter().map(|lease| (lease, &Report::Expired, 0.5));
-        batch.extend(
-            drive::settlements(store, REPAIRER, reports.collect())
-                .await?
-                .into_iter()
-                .flatten(),
-        );
-        let verdicts = store.settle(&batch).await?;
-        let settled_now = batch.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_settled());
-        settled_now.for_each(|(settlement, _)| tell(settlement));
-        let freed = u32::try_from(verdicts.iter().filter(|v| v.is_settled()).count()).unwrap_or(left);
+        let (mut of_sagas, plain): (Vec<_>, Vec<_>) = page.into_iter().partition(|lease| lease.saga.is_some());
+        let batch: Vec<_> = plain.iter().map(Settlement::expired).collect();
+        let mut freed = settle_telling(store, &batch, tell).await?;
+        // Ends: of each saga one is decided in each turn.
+        while !of_sagas.is_empty() {
+            let reports = of_sagas.iter().map(|lease| (lease, &Report::Expired, 0.5));
+            let decided = drive::settlements(store, REPAIRER, reports.collect()).await?;
+            let later = of_sagas
+                .iter()
+                .zip(&decided)
+                .filter(|(_, decided)| matches!(decided, Decided::Later));
+            let later: Vec<_> = later.map(|(lease, _)| lease.clone()).collect();
+            let batch = decided.into_iter().filter_map(|decided| match decided {
+                Decided::Settle(settlement) => Some(*settlement),
+                // What cannot be read is left to a person: its lease stays as it is.
+                Decided::Later | Decided::Broken(_) => None,
+            });
+            freed += settle_telling(store, &batch.collect::<Vec<_>>(), tell).await?;
+            of_sagas = later;
+        }
         // What somebody is just settling does not use up the room of others.
         settled += freed;
         left = left.saturating_sub(freed);
     }
     Ok(settled)
+}
+
+/// Settles, and answers how many won.
+async fn settle_telling(
+    store: &dyn Store,
+    batch: &[Settlement],
+    tell: &(dyn Fn(&Settlement) + Sync),
+) -> Result<u32, Error> {
+    if batch.is_empty() {
+        return Ok(0);
+    }
+    let verdicts = store.settle(batch).await?;
+    let won = batch.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_settled());
+    let won: Vec<_> = won.map(|(settlement, _)| settlement).collect();
+    won.iter().for_each(|settlement| tell(settlement));
+    Ok(u32::try_from(won.len()).unwrap_or(u32::MAX))
 }

@@ -5,10 +5,13 @@ DECLARE
     n CONSTANT int := cardinality(p_seq);
     own CONSTANT bigint[] := ARRAY(SELECT s FROM unnest(p_seq) s ORDER BY s);
 BEGIN
-    PERFORM settle(own, array_fill(p_token, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(2::bigint, ARRAY[n]), NULL,
+    -- A lease so short that it is over already would be taken for one under which something was sent.
+    IF 'settled' <> ANY (settle(own, array_fill(p_token, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(2::bigint, ARRAY[n]), NULL,
                    array_fill(1000::bigint, ARRAY[n]),
                    ARRAY(SELECT l.max_attempts::bigint FROM unnest(own) WITH ORDINALITY s(seq, o) CROSS JOIN LATERAL (SELECT v.max_attempts FROM live v WHERE v.seq = s.seq OFFSET 0) l ORDER BY s.o),
-                   NULL, NULL, NULL);
+                   NULL, NULL, NULL)) THEN
+        RAISE 'a lease was over before it was granted' USING ERRCODE = '40001';
+    END IF;
 END $$;
 
 -- Claims for workers in any language: settles what ran out, then grants up to batch_size leases under one fresh token. With a
@@ -64,7 +67,7 @@ BEGIN
                              coalesce(g.headers - 'posthouse-ledger', '{}'), g.generation, g.max_attempts, g.deliver_ms * interval '1 millisecond', g.parent)::claimed;
             END IF;
         END LOOP;
-        again := again OR cardinality(sagas) > 0 AND NOT granted AND look = 1;
+        again := again OR cardinality(sagas) > 0 AND NOT granted;
     END LOOP;
     IF sagas <> '{}' THEN PERFORM leave_to_relays(sagas, token); END IF;
 END $$;

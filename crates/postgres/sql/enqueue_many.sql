@@ -16,7 +16,7 @@ DECLARE
     limits settings;
 BEGIN
     SELECT * INTO limits FROM settings;
-    IF limits.require_tenant AND '' = ANY (p_tenant) THEN
+    IF limits.require_tenant AND EXISTS (SELECT FROM unnest(p_tenant, p_kind) u(te, kind) WHERE u.te = '' AND coalesce(u.kind, 0) < 2) THEN
         RAISE 'tenant: is empty, and this store requires one' USING ERRCODE = 'P7006';
     ELSIF EXISTS (SELECT FROM unnest(p_payload) p WHERE octet_length(p) > limits.payload_bytes) THEN
         RAISE 'payload: has more than % bytes, which this store does not allow; keep large objects elsewhere and send a reference', limits.payload_bytes USING ERRCODE = 'P7006';

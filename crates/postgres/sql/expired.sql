@@ -72,14 +72,24 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 DECLARE
     e record;
     answers text[];
+    mine bigint[] := '{}';
+    after bigint := -1;
 BEGIN
     IF max_rows IS NULL OR max_rows NOT BETWEEN 1 AND 100000 THEN
         RAISE 'max_rows: must be between 1 and 100000' USING ERRCODE = 'P7006';
     END IF;
+    -- Those of sagas are passed: there may be more of them than of others.
+    WHILE cardinality(mine) < max_rows LOOP
+        SELECT array_agg(x.seq) FILTER (WHERE x.kind < 2) AS seqs, max(x.seq) AS last INTO e FROM expired(after, max_rows, tenant) x;
+        EXIT WHEN e.last IS NULL;
+        after := e.last;
+        mine := mine || coalesce(e.seqs, '{}');
+    END LOOP;
     SELECT array_agg(x.seq) AS seqs, array_agg(x.token) AS tokens, array_agg(x.epoch::bigint) AS epochs, array_agg(6::bigint) AS outcomes,
            array_agg(d.next::bigint) AS nexts, array_agg(d.reason::bigint) AS reasons, array_agg(0::bigint) AS delays,
            array_agg(x.max_attempts::bigint) AS budgets, array_agg('lease_expired'::text) AS codes
-    INTO e FROM (SELECT x.* FROM expired(-1, max_rows, tenant) x WHERE x.kind < 2) x CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts, x.releases, NULL, 0.5) d;
+    INTO e FROM (SELECT l.* FROM leased l WHERE l.seq = ANY (mine[1:max_rows]) ORDER BY l.seq) x
+    CROSS JOIN LATERAL decide('lease_expired', x.attempts, x.max_attempts::int, x.releases::int, NULL, 0.5) d;
     IF e.seqs IS NULL THEN RETURN 0; END IF;
     answers := settle(e.seqs, e.tokens, e.epochs, e.outcomes, e.nexts, e.reasons, e.delays, e.budgets, e.codes, NULL, NULL);
     RETURN (SELECT count(*) FROM unnest(answers) a WHERE a = 'settled');

@@ -27,7 +27,7 @@ BEGIN
         IF NOT FOUND THEN
             RAISE 'there is no message %', p_id USING ERRCODE = 'P7005';
         END IF;
-        IF (take_out.message).kind >= 2 THEN
+        IF (take_out.message).kind >= 2 AND (take_out.message).parent IS NOT NULL THEN
             RAISE 'cannot % message %: it belongs to saga %', p_verb, p_id, (take_out.message).parent USING ERRCODE = 'P7011', DETAIL = (take_out.message).parent::text, HINT = p_verb;
         END IF;
         IF (take_out.message).order_key IS NOT NULL THEN

@@ -41,6 +41,9 @@ DECLARE
     s saga;
     number bigint;
 BEGIN
+    IF p_text[2] = '' AND (SELECT x.require_tenant FROM settings x) THEN
+        RAISE 'tenant: is empty, and this store requires one' USING ERRCODE = 'P7006';
+    END IF;
     -- Insert or find, in two statements: one alone would answer nothing when a rival commits in between.
     FOR look IN 1..2 LOOP
         SELECT x.* INTO d FROM saga_definition x WHERE x.namespace = p_text[1] AND x.name = p_text[3] AND x.version = p_version[1];
@@ -213,8 +216,8 @@ BEGIN
             ARRAY(SELECT p_error[o] FROM unnest(go) o), ARRAY(SELECT p_receipt[o] FROM unnest(go) o), NULL, ARRAY(SELECT p_blocks[o] FROM unnest(go) o));
     END IF;
     won := ARRAY(SELECT go[k] FROM generate_series(1, cardinality(go)) k WHERE answers[k] = 'settled');
-    -- What was taken back for one that has not won must not stay so.
-    IF EXISTS (SELECT FROM unnest(p_back_of) b WHERE b = ANY (fresh) AND b <> ALL (won)) THEN
+    -- What was taken back for one that has not won must not stay so; nor has one won whose saga nobody looked at, because its lease was renewed in this moment.
+    IF EXISTS (SELECT FROM unnest(p_back_of) b WHERE b = ANY (fresh) AND b <> ALL (won)) OR EXISTS (SELECT FROM unnest(won) w WHERE w <> ALL (fresh)) THEN
         RAISE 'a lease was lost while its saga was being written' USING ERRCODE = 'P7010';
     END IF;
     PERFORM saga_write(won, p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_detail, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);

@@ -43,7 +43,7 @@ BEGIN
                       t + i.delay * interval '1 millisecond' AS due_at, l.key IS NOT NULL AND coalesce(i.blocks, l.blocks) AS stamped,
                       l.key IS NOT NULL AND coalesce(i.blocks, l.blocks) AND i.next = 3 AND i.reason <> 5 AS blocking,
                       CASE WHEN i.outcome = 0 THEN l.attempts - 1 ELSE l.attempts END AS counted,
-                      CASE WHEN i.outcome = 0 THEN l.releases + 1 ELSE 0 END AS let_go,
+                      CASE WHEN i.outcome = 0 THEN least(l.releases + 1, 100) ELSE 0 END AS let_go,
                       CASE WHEN i.outcome = 0 THEN l.token END AS let_go_by),
         a AS (
             INSERT INTO attempt (seq, epoch, generation, attempt, outcome, max_attempts, worker, token, code, error, receipt, started_at, finished_at)

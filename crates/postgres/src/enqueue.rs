@@ -98,6 +98,7 @@ impl Outbox {
     ///
     /// On [`Verdict::LeaseLost`] roll back: somebody else may finish the message now; or you did, in a transaction whose commit you did not hear of.
     pub async fn settle_in<T: Run>(&self, tx: &mut T, settlement: &Settlement) -> Result<Verdict, Error> {
+        settlement.check_own()?;
         settlement.follow_ups.iter().try_for_each(|m| m.check(&self.limits))?;
         let call = settle::call(&self.schema, &[settlement]).kept(self.keep);
         let answers = tx.run(&call).await?;

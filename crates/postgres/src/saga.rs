@@ -4,7 +4,7 @@ use posthouse_core::{
     Error, MessageId, STARTED_TOTAL, SagaId, Settlement, Verdict,
     ledger::check_consumer,
     saga::{
-        Change, Definition, Doing, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing,
+        Change, Doing, Found, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing,
         Start, Started, Undoing, check_step_key,
     },
     text::error_text,
@@ -203,10 +203,15 @@ impl Postgres {
             match self.query(&call.sql, &call.typed()).await {
                 Ok(rows) => {
                     let answers = answer(rows)?.unwrap_or_default();
+                    if answers.len() != group.len() {
+                        let problem = format!("{} answers for {} settlements", answers.len(), group.len());
+                        return Err(Error::Internal(problem.into()));
+                    }
                     let verdicts = answers.iter().map(|word| verdict(word.as_deref()));
                     done.extend(group.into_iter().zip(verdicts));
                 }
-                Err(e) if e.retryable() => return Err(e),
+                // Only what one of them sends can be to blame.
+                Err(e) if !matches!(e, Error::Invalid(_) | Error::DedupeConflict { .. }) => return Err(e),
                 Err(e) if group.len() == 1 => done.push((group[0], Verdict::Refused(e))),
                 Err(_) => {
                     let (left, right) = group.split_at(group.len() / 2);
@@ -217,14 +222,14 @@ impl Postgres {
         Ok(done)
     }
 
-    pub(crate) async fn load(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+    pub(crate) async fn load(&self, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
         let wanted: Vec<_> = ids.iter().map(|id| id.0).collect();
         let sql = format!("SELECT * FROM {}.saga_load($1)", self.schema);
-        let mut found: Vec<Option<Loaded>> = ids.iter().map(|_| None).collect();
+        let mut found: Vec<Found> = ids.iter().map(|_| Ok(None)).collect();
         for row in self.query(&sql, &[(&wanted, Type::UUID_ARRAY)]).await? {
             let at = number::<usize>(&row, "o")?.saturating_sub(1);
             if let Some(place) = found.get_mut(at) {
-                *place = Some(loaded(&row)?);
+                *place = loaded(&row, self.options.limits.payload_bytes).map(Some);
             }
         }
         Ok(found)
@@ -237,8 +242,8 @@ impl Postgres {
                 let answer: Vec<_> = answer(rows)?.into_iter().flatten().flatten().collect();
                 Ok(verdict(answer.first().map(String::as_str)))
             }
-            Err(e) if e.retryable() => Err(e),
-            Err(e) => Ok(Verdict::Refused(e)),
+            Err(e @ (Error::Invalid(_) | Error::DedupeConflict { .. })) => Ok(Verdict::Refused(e)),
+            Err(e) => Err(e),
         }
     }
 
@@ -306,17 +311,12 @@ fn saga_row(row: &Row) -> Result<SagaRow, Error> {
     })
 }
 
-fn loaded(row: &Row) -> Result<Loaded, Error> {
-    let broken = |e: serde_json::Error| Error::Internal(e.into());
+/// `most` is what this handle sends at most, whatever the store takes.
+fn loaded(row: &Row, most: usize) -> Result<Loaded, Error> {
     let payload_bytes: i32 = get(row, "payload_bytes")?;
-    Ok(Loaded {
-        row: saga_row(row)?,
-        definition: Definition::parse(get(row, "body")?)?,
-        snapshot: serde_json::from_str(get(row, "snapshot")?).map_err(broken)?,
-        live: live(row)?,
-        now: at(row, "now")?,
-        payload_bytes: payload_bytes.unsigned_abs() as usize,
-    })
+    let kept = (get(row, "body")?, get(row, "snapshot")?);
+    let most = most.min(payload_bytes.unsigned_abs() as usize);
+    Loaded::of(saga_row(row)?, kept, |_| live(row), at(row, "now")?, most)
 }
 
 fn live(row: &Row) -> Result<Live, Error> {

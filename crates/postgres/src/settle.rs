@@ -101,7 +101,7 @@ impl Postgres {
             return Ok(Vec::new());
         }
         let chosen: Vec<_> = at.iter().map(|i| &batch[*i]).collect();
-        let expired = |s: &&Settlement| s.step.evidence == Some(AttemptOutcome::LeaseExpired);
+        let expired = |s: &&Settlement| s.is_expiry() && s.lease.saga.is_none();
         let rows = if chosen.iter().all(expired) {
             self.settle_expired(&chosen).await?
         } else {

@@ -7,7 +7,7 @@ use posthouse_core::{
     Pause, Receipt, Relay, Renewal, SagaId, Settlement, Store, StoreSettings, Verdict, Wake,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
-    saga::{Change, Loaded, Start, Started},
+    saga::{Change, Found, Start, Started},
     text::error_text,
 };
 use std::{
@@ -381,7 +381,7 @@ impl Store for Postgres {
         heard(self.clear_messages(leases)).await
     }
 
-    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
         heard(self.load(ids)).await
     }
 

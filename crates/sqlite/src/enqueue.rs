@@ -254,6 +254,7 @@ async fn hold<R: Run>(on: &mut R, lease: &Lease, at_most: Duration) -> Result<Re
 }
 
 async fn settle<R: Run>(on: &mut R, options: &Options, settlement: &Settlement) -> Result<Verdict, Error> {
+    settlement.check_own()?;
     lock(on, &settlement.lease).await?;
     end_one(on, options, settlement).await
 }

@@ -5,7 +5,7 @@ use posthouse_core::{
     Error, MessageId, STARTED_TOTAL, SagaId, Timestamp, Verdict,
     ledger::check_consumer,
     saga::{
-        Beginning, Change, Definition, Doing, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot,
+        Beginning, Change, Doing, Found, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot,
         Standing, Start, Started, Undoing, check_step_key,
     },
 };
@@ -48,6 +48,8 @@ const AUDIT_ADD: &str = include_str!("../sql/audit_add.sql");
 
 /// Starts a saga: it exists if and only if the transaction commits.
 pub(crate) async fn start<R: Run>(on: &mut R, options: &Options, start: Start) -> Result<Started, Error> {
+    // First of all a write, so that a transaction that was begun DEFERRED sees nothing that somebody else changes meanwhile.
+    run(on, LOCK, vec![start.id.0.as_bytes().as_slice().into()]).await?;
     let limits = Rules::read(on, options).await?.limits;
     let saga = start.begin(&limits)?;
     let (owner, definition) = (&saga.owner, &saga.definition);
@@ -60,7 +62,6 @@ pub(crate) async fn start<R: Run>(on: &mut R, options: &Options, start: Start) -
         hash.as_bytes().into(),
         definition.json().into(),
     ];
-    run(on, LOCK, vec![owner.id.0.as_bytes().as_slice().into()]).await?;
     if let Some(found) = existing(on, &saga).await? {
         return found;
     }
@@ -308,7 +309,7 @@ pub(crate) async fn undo_once<R: Run>(on: &mut R, consumer: &str, key: &str) -> 
 }
 
 /// A saga as it is.
-pub(crate) fn load(db: &Connection, options: &Options, id: SagaId) -> Result<Option<Loaded>, Error> {
+pub(crate) fn load(db: &Connection, options: &Options, id: SagaId) -> Found {
     let mut statement = db.prepare_cached(LOAD).map_err(plain)?;
     let found = statement.query_row([id.0.as_bytes()], |row| {
         Ok((saga_row(row)?, text(row, 14)?, text(row, 15)?))
@@ -316,8 +317,21 @@ pub(crate) fn load(db: &Connection, options: &Options, id: SagaId) -> Result<Opt
     let Some((row, body, snapshot)) = found.optional().map_err(plain)? else {
         return Ok(None);
     };
-    let snapshot: Snapshot = serde_json::from_str(&snapshot).map_err(internal)?;
     let on = &mut Here(db);
+    let rules = at_once(Rules::read(on, options))?;
+    let (now, payload_bytes) = (Timestamp::from_micros(rules.now), rules.limits.payload_bytes);
+    Loaded::of(
+        row,
+        (&body, &snapshot),
+        |snapshot| live(on, snapshot),
+        now,
+        payload_bytes,
+    )
+    .map(Some)
+}
+
+/// Where its messages stand.
+fn live(on: &mut Here<'_>, snapshot: &Snapshot) -> Result<Live, Error> {
     let mut live = Live::new();
     for message in snapshot.carriers() {
         let Some(place) = at_once(place(on, message))? else {
@@ -334,15 +348,7 @@ pub(crate) fn load(db: &Connection, options: &Options, id: SagaId) -> Result<Opt
         };
         live.insert(message, standing);
     }
-    let rules = at_once(Rules::read(on, options))?;
-    Ok(Some(Loaded {
-        row,
-        definition: Definition::parse(&body)?,
-        snapshot,
-        live,
-        now: Timestamp::from_micros(rules.now),
-        payload_bytes: rules.limits.payload_bytes,
-    }))
+    Ok(live)
 }
 
 /// The first columns of `saga_load.sql` and `saga_list.sql`.

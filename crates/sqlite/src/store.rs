@@ -9,7 +9,7 @@ use posthouse_core::{
     Receipt, Relay, Renewal, SagaId, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake, class,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold, SOON},
-    saga::{Change, Loaded, Start, Started},
+    saga::{Change, Found, Start, Started},
     text::excerpt,
 };
 use rusqlite::{Connection, OptionalExtension, params};
@@ -339,14 +339,14 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
         let (ids, inner) = (ids.to_vec(), self.inner.clone());
         blocking(move || {
             let reader = inner.reader.lock().unwrap_or_else(PoisonError::into_inner);
             migrate::still_fits(&inner.path, &reader)?;
             // One state of the database for all that belongs to a saga.
             let tx = reader.unchecked_transaction().map_err(plain)?;
-            ids.iter().map(|id| saga::load(&tx, &inner.options, *id)).collect()
+            Ok(ids.iter().map(|id| saga::load(&tx, &inner.options, *id)).collect())
         })
         .await
     }

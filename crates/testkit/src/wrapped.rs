@@ -7,7 +7,7 @@ use posthouse_core::{
     Capabilities, Claim, Conflict, Effect, Error, Fate, Lease, Look, Pause, Receipt, Relay, Renewal, SagaId,
     Settlement, Store, Verdict, Wake,
     ledger::{Begin, Begun, Clearance, Conclusion, Fenced, Hold},
-    saga::{Change, Loaded},
+    saga::{Change, Found},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -78,7 +78,7 @@ pub enum Reply {
     Begun(Begun),
     Fenced(Fenced),
     Cleared(Vec<Clearance>),
-    Sagas(Vec<Option<Loaded>>),
+    Sagas(Vec<Found>),
     Changed(Verdict),
     Done(()),
     Woken(Wake),
@@ -215,7 +215,7 @@ impl<H: Hook> Store for Wrapped<H> {
         answer!(self, Call::Clear(leases.to_vec()), Cleared)
     }
 
-    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
         answer!(self, Call::LoadSagas(ids.to_vec()), Sagas)
     }
 

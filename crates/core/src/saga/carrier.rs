@@ -142,22 +142,38 @@ pub(super) fn payload(
     snapshot: &Snapshot,
     at: usize,
     role: Role,
+    most: usize,
 ) -> Option<Vec<u8>> {
     let (def, step) = (&definition.steps()[at], &snapshot.steps[at]);
     let input = input(&def.input, snapshot);
     let forward_key = key(id, &def.name, step.run, Role::Do);
-    let body = match role {
-        Role::Do => input?,
-        Role::Verify => json!({ "input": input, "forward_key": forward_key }),
-        Role::Undo => json!({
-            "input": input,
-            "output": step.output,
-            "forward_key": forward_key,
-            "reason": snapshot.cause,
-        }),
-        Role::Timer => return Some(Vec::new()),
+    // What is not known is left out: null may be an answer.
+    let told = |input: Option<&Value>, output: Option<&Value>| {
+        let reason = snapshot.cause.as_ref().filter(|_| role == Role::Undo);
+        let mut body = json!({ "forward_key": forward_key });
+        let given = [
+            ("input", input.cloned()),
+            ("output", output.cloned()),
+            ("reason", reason.map(|text| json!(text))),
+        ];
+        for (name, value) in given.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            body[name] = value;
+        }
+        serde_json::to_vec(&body).ok()
     };
-    serde_json::to_vec(&body).ok()
+    let output = step
+        .output
+        .as_ref()
+        .filter(|_| role == Role::Undo && step.may_have_happened());
+    // It is known by its key: better without the input, or without the answer, than not at all.
+    match role {
+        Role::Do => serde_json::to_vec(&input?).ok(),
+        Role::Timer => Some(Vec::new()),
+        Role::Verify | Role::Undo => told(input.as_ref(), output)
+            .filter(|body| body.len() <= most)
+            .or_else(|| told(None, output).filter(|body| body.len() <= most))
+            .or_else(|| told(None, None)),
+    }
 }
 
 fn input(input: &Input, snapshot: &Snapshot) -> Option<Value> {

@@ -5,12 +5,13 @@ use super::{
     view::{SagaRow, state_words},
 };
 use crate::{
-    AttemptOutcome, Error, Lease, Message, Outcome, Settlement, Timestamp,
+    AttemptOutcome, Error, Invalid, Lease, Message, Outcome, Settlement, Timestamp,
     admin::checked_actor,
     ledger::Answer,
     saga::{HeldReason, Role, SagaState, Ticket},
 };
 use serde_json::Value;
+use std::time::Duration;
 
 /// The largest output of a step that is kept.
 pub const MOST_OUTPUT: usize = 64 << 10;
@@ -59,6 +60,8 @@ pub enum Report {
     Sent(Outcome),
     /// Its time ran out, and nobody reported.
     Expired,
+    /// No send began. It is not to be due before this has passed.
+    Released(Duration),
 }
 
 /// A saga as it was found.
@@ -78,7 +81,34 @@ pub struct Loaded {
     pub payload_bytes: usize,
 }
 
+/// A saga, if there is one; or that it cannot be read.
+pub type Found = Result<Option<Loaded>, Error>;
+
 impl Loaded {
+    /// A saga as a store keeps it. Refuses what is not whole: nothing is decided on that.
+    pub fn of(
+        row: SagaRow,
+        (definition, snapshot): (&str, &str),
+        live: impl FnOnce(&Snapshot) -> Result<Live, Error>,
+        now: Timestamp,
+        payload_bytes: usize,
+    ) -> Result<Self, Error> {
+        let broken = |why: String| Error::Internal(format!("saga {} cannot be read: {why}", row.id).into());
+        let definition = Definition::parse(definition).map_err(|e| broken(e.to_string()))?;
+        let snapshot: Snapshot = serde_json::from_str(snapshot).map_err(|e| broken(e.to_string()))?;
+        if snapshot.steps.len() != definition.steps().len() {
+            return Err(broken("it has other steps than its definition".to_owned()));
+        }
+        Ok(Self {
+            live: live(&snapshot)?,
+            row,
+            definition,
+            snapshot,
+            now,
+            payload_bytes,
+        })
+    }
+
     /// Whose it is.
     pub fn owner(&self) -> Owner {
         Owner {
@@ -91,17 +121,21 @@ impl Loaded {
     /// The end of a lease on one of its messages, and what follows from it. `roll` is the chance for the jitter.
     pub fn settle(&self, lease: &Lease, report: &Report, actor: &str, roll: f64) -> Settlement {
         let role = self.role(lease);
-        let answer = match report {
-            Report::Sent(outcome) => Answered::of(outcome, role),
-            Report::Expired => Answered::Unknown {
-                code: "lease_expired".to_owned(),
-                error: "nobody reported before the lease ran out".to_owned(),
-            },
-        };
-        let event = Event::Ended {
+        let ended = |answer| Event::Ended {
             message: lease.id,
             attempt: lease.standing.attempts,
             answer,
+        };
+        let event = match report {
+            Report::Sent(outcome) => ended(Answered::of(outcome, role)),
+            Report::Expired => ended(Answered::Unknown {
+                code: "lease_expired".to_owned(),
+                error: "nobody reported before the lease ran out".to_owned(),
+            }),
+            Report::Released(after) => Event::Released {
+                message: lease.id,
+                after: *after,
+            },
         };
         // Only what an operator asks for is ever refused.
         match self.decide(&event, actor, roll) {
@@ -124,6 +158,11 @@ impl Loaded {
     /// What an operator asks for.
     pub fn ask(&self, verb: &Verb, actor: &str, note: &str) -> Result<Change, Error> {
         let actor = checked_actor(actor)?;
+        if let Verb::Complete { output, .. } = verb
+            && !fits(output)
+        {
+            return Err(Invalid::new("output", format!("is nested more than {MOST_DEPTH} deep")).into());
+        }
         let event = Event::Asked {
             verb: verb.clone(),
             actor: actor.clone(),
@@ -226,7 +265,23 @@ fn value(body: &[u8]) -> Value {
     if body.is_empty() {
         return Value::Null;
     }
-    serde_json::from_slice(body).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(body).into_owned()))
+    let text = || Value::String(String::from_utf8_lossy(body).into_owned());
+    serde_json::from_slice(body).ok().filter(fits).unwrap_or_else(text)
+}
+
+/// How deep a value may be nested that is kept. What is deeper could be written, and never read again.
+pub const MOST_DEPTH: usize = 64;
+
+/// Whether a value can be kept.
+pub fn fits(value: &Value) -> bool {
+    fn shallow(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(values) => left > 0 && values.iter().all(|value| shallow(value, left - 1)),
+            Value::Object(values) => left > 0 && values.values().all(|value| shallow(value, left - 1)),
+            _ => true,
+        }
+    }
+    shallow(value, MOST_DEPTH)
 }
 
 impl Report {
@@ -240,6 +295,8 @@ impl Report {
                 AttemptOutcome::Retry
             }
             Self::Expired => AttemptOutcome::LeaseExpired,
+            // Nothing was sent, and nothing will be.
+            Self::Released(_) => AttemptOutcome::Lapsed,
         }
     }
 }

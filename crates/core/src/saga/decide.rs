@@ -142,6 +142,13 @@ pub enum Event {
         /// What its destination answered.
         answer: Answered,
     },
+    /// One of its messages was given back unsent.
+    Released {
+        /// The message.
+        message: MessageId,
+        /// Not due before this has passed.
+        after: Duration,
+    },
     /// An answer came after its lease was lost.
     Late {
         /// The step.
@@ -206,6 +213,8 @@ pub enum Own {
     Concluded,
     /// It is sent again.
     Again(Duration),
+    /// It goes back unsent, and is not due before this has passed.
+    Released(Duration),
     /// It waits for a person, among the dead letters.
     Dead(DeadReason),
 }
@@ -287,6 +296,11 @@ pub fn decide(
         } => {
             work.own = Some(*message);
             let own = work.ended(*message, *attempt, answer);
+            work.next.own = Some(own);
+        }
+        Event::Released { message, after } => {
+            work.own = Some(*message);
+            let own = work.released(*message, *after);
             work.next.own = Some(own);
         }
         Event::Late {
@@ -386,13 +400,11 @@ impl Work<'_> {
         if self.next.snapshot.timer == Some(message) {
             self.next.snapshot.timer = None;
             self.log("deadline", None, "");
-            self.next.snapshot.overdue = self.is_forward();
+            self.next.snapshot.overdue = self.is_forward() && !self.is_past_pivot();
             self.advance();
             return Own::Delivered;
         }
-        let carried = |step: &StepSnapshot| step.carrier.filter(|carrier| carrier.message == message);
-        let found = self.next.snapshot.steps.iter().enumerate();
-        let Some((at, role)) = found.filter_map(|(at, step)| Some((at, carried(step)?.role))).next() else {
+        let Some((at, role)) = self.carried(message) else {
             return Own::Concluded;
         };
         self.tell(at, role, answer);
@@ -417,6 +429,39 @@ impl Work<'_> {
             Role::Verify => self.verified(at, attempt, answer),
             Role::Undo => self.undone(at, attempt, answer),
         }
+    }
+
+    /// The step for which a message is under way, and what for.
+    fn carried(&self, message: MessageId) -> Option<(usize, Role)> {
+        let steps = self.next.snapshot.steps.iter().enumerate();
+        let mut carried = steps.filter_map(|(at, step)| Some((at, step.carrier?)));
+        let found = carried.find(|(_, carrier)| carrier.message == message);
+        found.map(|(at, carrier)| (at, carrier.role))
+    }
+
+    /// A message goes back unsent; but not if the saga does not want it any more, since nobody would hear of it.
+    fn released(&mut self, message: MessageId, after: Duration) -> Own {
+        let wanted = Own::Released(after);
+        if self.next.snapshot.timer == Some(message) {
+            return wanted;
+        }
+        let Some((at, role)) = self.carried(message) else {
+            return Own::Concluded;
+        };
+        let going = match role {
+            // Another may come first by now.
+            Role::Undo => self.is_backward() && self.definition.behind(at).all(|later| self.is_closed(later)),
+            _ => self.is_forward(),
+        };
+        if going && !self.is_stopped() {
+            return wanted;
+        }
+        self.step(at).carrier = None;
+        if role != Role::Undo && !self.is_forward() {
+            self.shut(at);
+        }
+        self.advance();
+        Own::Concluded
     }
 
     /// Writes down what was answered.
@@ -465,7 +510,8 @@ impl Work<'_> {
                 self.stuck(at, HeldReason::NoHandler, DeadReason::Rejected)
             }
             Answered::Unknown { .. } => {
-                self.step(at).tainted = true;
+                let step = self.step(at);
+                (step.tainted, step.doubted) = (true, true);
                 let (verify, idempotent) = (self.def(at).verify.is_some(), self.def(at).idempotent);
                 if !self.is_forward() {
                     return self.not_again(at, total);
@@ -498,7 +544,7 @@ impl Work<'_> {
         let step = self.step(at);
         step.carrier = None;
         step.stuck = None;
-        step.tainted = false;
+        (step.tainted, step.doubted, step.late) = (false, false, None);
         step.progress = Progress::Done;
         step.output = output;
         (step.code, step.error) = (None, None);
@@ -511,7 +557,7 @@ impl Work<'_> {
         if !self.is_forward() {
             return self.not_again(at, total);
         }
-        if self.next.snapshot.overdue && !self.look(at).tainted {
+        if self.next.snapshot.overdue && !self.look(at).tainted && !self.is_past_pivot() {
             // It was waited for only because it may have been the pivot.
             return self.not_again(at, total);
         }
@@ -541,6 +587,10 @@ impl Work<'_> {
     /// What was sent and not done is left out, unless it may have happened.
     fn shut(&mut self, at: usize) {
         let step = self.step(at);
+        if let Some(Late { role: Role::Do, output }) = step.late.take() {
+            (step.progress, step.output) = (Progress::Done, output);
+            return;
+        }
         step.progress = match step.tainted {
             true => Progress::Uncertain,
             false => Progress::Skipped,
@@ -779,7 +829,8 @@ impl Work<'_> {
         }
         let passed = |step: &StepSnapshot| matches!(step.progress, Progress::Done | Progress::Skipped);
         for at in 0..self.count() {
-            let free = self.def(at).after.iter().all(|before| passed(self.look(*before)));
+            // All of them, not only those right before it: one in between may have been left out, or kept from an earlier run.
+            let free = self.definition.before(at).all(|before| passed(self.look(before)));
             if free && self.look(at).progress == Progress::Waiting {
                 self.step(at).progress = Progress::Ready;
             }
@@ -811,7 +862,11 @@ impl Work<'_> {
         }
         let def = self.def(at);
         match (self.look(at).tainted, def.verify.is_some(), def.idempotent) {
-            (true, true, _) => self.send(at, Role::Verify, Duration::ZERO),
+            (true, true, _) => {
+                // What nobody heard of may still be on its way.
+                let delay = def.retry.wait(self.look(at).attempts.max(1), self.ctx.roll);
+                self.send(at, Role::Verify, delay);
+            }
             (true, false, false) => {
                 let step = self.step(at);
                 (step.progress, step.stuck) = (Progress::Uncertain, Some(HeldReason::Unknown));
@@ -833,7 +888,14 @@ impl Work<'_> {
             self.step(at).started = Some(order);
         }
         let message = self.draw();
-        match carrier::payload(self.definition, self.id, &self.next.snapshot, at, role) {
+        match carrier::payload(
+            self.definition,
+            self.id,
+            &self.next.snapshot,
+            at,
+            role,
+            self.ctx.payload_bytes,
+        ) {
             Some(payload) if payload.len() <= self.ctx.payload_bytes => {
                 self.step(at).carrier = Some(Carrier { message, role });
                 self.next.sends.push(Errand {
@@ -879,7 +941,7 @@ impl Work<'_> {
     }
 
     fn needs_undo(&self, at: usize) -> bool {
-        self.def(at).compensate.is_some() && self.look(at).may_have_happened()
+        self.def(at).compensate.is_some() && self.look(at).may_leave_something()
     }
 
     /// Whether nothing more will happen to it on the way back.
@@ -893,6 +955,12 @@ impl Work<'_> {
 
     /// One compensation at a time: of those behind which all is undone, the one that began last.
     fn backward(&mut self) {
+        for at in 0..self.count() {
+            let forward = self.look(at).carrier.is_some_and(|carrier| carrier.role != Role::Undo);
+            if forward && self.take_back(at) {
+                self.shut(at);
+            }
+        }
         let undoing = |step: &StepSnapshot| {
             step.undo != Undo::Held && step.carrier.is_some_and(|carrier| carrier.role == Role::Undo)
         };
@@ -935,13 +1003,13 @@ impl Work<'_> {
             return;
         };
         match role {
-            Role::Do => self.happened_after_all(at, output.clone()),
+            // Who was asked, and said yes, knows that it was done.
+            Role::Do | Role::Verify => self.happened_after_all(at, output.clone()),
             Role::Undo if self.look(at).undo != Undo::Compensated && self.is_backward() => match self.take_back(at) {
                 true => self.is_undone(at),
                 false => self.remember(at, role, output.clone()),
             },
-            Role::Undo => {}
-            Role::Verify | Role::Timer => {}
+            Role::Undo | Role::Timer => {}
         }
     }
 
@@ -964,14 +1032,25 @@ impl Work<'_> {
         match progress {
             Progress::Done => {}
             // A person has said that it goes on without it; but if it goes back, it is not forgotten.
-            Progress::Skipped | Progress::Waiting if self.is_forward() => {
+            Progress::Skipped if self.is_forward() => {
                 let step = self.step(at);
                 (step.tainted, step.output) = (true, output);
             }
             _ if self.take_back(at) => {
-                if self.next.snapshot.ended == Some(Ended::Compensated) && self.def(at).compensate.is_some() {
+                let (pivot, undoable) = (self.def(at).pivot, self.def(at).compensate.is_some());
+                let saga = &mut self.next.snapshot;
+                let back = saga.direction == Direction::Backward;
+                if saga.ended == Some(Ended::Compensated) && (undoable || pivot) {
                     // All was taken for undone, and is not.
-                    self.next.snapshot.ended = None;
+                    saga.ended = None;
+                }
+                if back && pivot && !undoable && saga.ended.is_none() {
+                    let note = "the pivot was done after all, and nothing undoes it";
+                    saga.quarantined = Some(note.to_owned());
+                    self.stop();
+                }
+                if back {
+                    self.in_order_again();
                 }
                 self.is_done(at, output);
             }
@@ -1053,6 +1132,17 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// One more is to be undone: what comes after it waits for it, unless somebody is at that.
+    fn in_order_again(&mut self) {
+        for at in 0..self.count() {
+            let step = self.look(at);
+            let undoing = step.carrier.is_some_and(|carrier| carrier.role == Role::Undo);
+            if undoing && step.undo == Undo::Open {
+                self.take_back(at);
+            }
+        }
+    }
+
     /// What nobody is at is taken back.
     fn stop(&mut self) {
         for at in 0..self.count() {
@@ -1092,12 +1182,7 @@ impl Work<'_> {
                 if step.undo == Undo::Compensated || !self.needs_undo(at) {
                     return refused("there is nothing to undo in it");
                 }
-                // What comes after it waits for it again, unless somebody is at that.
-                for other in 0..self.count() {
-                    if self.look(other).undo == Undo::Open {
-                        self.take_back(other);
-                    }
-                }
+                self.in_order_again();
                 self.take_back(at);
                 let step = self.step(at);
                 (step.undo, step.undo_attempts) = (Undo::Open, 0);
@@ -1118,6 +1203,10 @@ impl Work<'_> {
         let step = self.step(at);
         (step.stuck, step.attempts, step.verifies) = (None, 0, 0);
         step.progress = Progress::Ready;
+        if let Some(Late { role: Role::Do, output }) = step.late.take() {
+            self.is_done(at, output);
+            return;
+        }
         let role = match self.look(at).tainted && self.def(at).verify.is_some() {
             true => Role::Verify,
             false => Role::Do,
@@ -1159,7 +1248,8 @@ impl Work<'_> {
         if matches!(self.look(at).progress, Progress::Done | Progress::Skipped) {
             return refused("it is done, or was left out");
         }
-        let taking = (0..self.count()).find(|later| self.def(*later).input.takes(at));
+        let over = |step: &StepSnapshot| matches!(step.progress, Progress::Done | Progress::Skipped);
+        let taking = (0..self.count()).find(|later| self.def(*later).input.takes(at) && !over(self.look(*later)));
         if let Some(later) = taking {
             let name = &self.def(later).name;
             return refused(format!(
@@ -1168,7 +1258,7 @@ impl Work<'_> {
         }
         self.take_back(at);
         let step = self.step(at);
-        (step.progress, step.stuck) = (Progress::Skipped, None);
+        (step.progress, step.stuck, step.by_hand) = (Progress::Skipped, None, true);
         self.advance();
         Ok(())
     }
@@ -1188,9 +1278,9 @@ impl Work<'_> {
             let undone = step.undo == Undo::Compensated;
             match step.progress {
                 Progress::Done if !undone => continue,
-                Progress::Skipped if step.tainted && !undone => continue,
+                Progress::Skipped if step.by_hand || step.tainted && !undone => continue,
                 Progress::Uncertain if !undone => {
-                    (step.progress, step.attempts, step.verifies) = (Progress::Ready, 0, 0);
+                    (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0);
                     continue;
                 }
                 _ => {}

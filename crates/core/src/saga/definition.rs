@@ -136,7 +136,8 @@ impl Retry {
 
     fn check(&self, step: &str, field: &'static str) -> Result<(), Invalid> {
         let refused = |problem: String| Err(Invalid::new(field, format!("of step {step:?}: {problem}")));
-        let longest = Limits::FARTHEST.as_millis() as u64;
+        // With jitter a wait may be twice as long.
+        let longest = Limits::FARTHEST.as_millis() as u64 / 2;
         if self.max_attempts == 0 || self.max_attempts > Limits::ATTEMPTS {
             return refused(format!("max_attempts must be between 1 and {}", Limits::ATTEMPTS));
         }
@@ -147,7 +148,7 @@ impl Retry {
             return refused("jitter must be between 0 and 1".into());
         }
         if self.base_ms > longest || self.cap_ms > longest {
-            return refused("waits must be at most ten years".into());
+            return refused("waits must be at most five years".into());
         }
         Ok(())
     }
@@ -220,6 +221,8 @@ pub struct StepDef {
 pub struct Definition {
     declared: Declared,
     steps: Vec<StepDef>,
+    /// Of each step, all that come before it.
+    before: Vec<BTreeSet<usize>>,
     hash: Digest,
 }
 
@@ -236,8 +239,8 @@ impl Declared {
             let problem = "holds something else than letters, digits, dots, dashes and underscores";
             return Err(Invalid::new("name", problem));
         }
-        if self.version == 0 {
-            return Err(Invalid::new("version", "must be at least 1"));
+        if self.version == 0 || i32::try_from(self.version).is_err() {
+            return Err(Invalid::new("version", format!("must be between 1 and {}", i32::MAX)));
         }
         if self
             .deadline_ms
@@ -259,10 +262,10 @@ impl Declared {
         }
         check_pivot(&steps)?;
         let declared = explicit(self, &steps);
-        let canonical = serde_json::to_vec(&declared).map_err(|e| Invalid::new("definition", e.to_string()))?;
         Ok(Definition {
-            hash: Digest::of_fields(&[&canonical]),
+            hash: Digest::of_fields(&[json(&declared).as_bytes()]),
             declared,
+            before: (0..steps.len()).map(|at| reach(&steps, at)).collect(),
             steps,
         })
     }
@@ -282,8 +285,16 @@ fn explicit(mut declared: Declared, steps: &[StepDef]) -> Declared {
             Input::Many(sources) => InputNames::Many(sources.iter().map(of).collect()),
         });
         written.concurrency_tag = None;
+        if written.compensate_uri.is_none() {
+            written.compensate_retry = Retry::default();
+        }
     }
     declared
+}
+
+/// In the order of the fields, so that what is the same is written in the same way.
+fn json(declared: &Declared) -> String {
+    serde_json::to_string(declared).unwrap_or_default()
 }
 
 fn is_name_char(c: char) -> bool {
@@ -480,12 +491,17 @@ impl Definition {
 
     /// All steps for which this one is done first.
     pub fn behind(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
-        (0..self.steps.len()).filter(move |at| reach(&self.steps, *at).contains(&of))
+        (0..self.steps.len()).filter(move |at| self.before[*at].contains(&of))
+    }
+
+    /// All steps that are done before this one.
+    pub fn before(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        self.before[of].iter().copied()
     }
 
     /// As it is kept: JSON, from which [`parse`](Self::parse) makes the same again.
     pub fn json(&self) -> String {
-        serde_json::json!(self.declared).to_string()
+        json(&self.declared)
     }
 
     /// Reads what is kept.
@@ -505,7 +521,7 @@ impl Definition {
     /// Whether it is past the pivot when this step begins.
     fn is_after_pivot(&self, step: usize) -> bool {
         self.pivot()
-            .is_some_and(|pivot| pivot == step || reach(&self.steps, step).contains(&pivot))
+            .is_some_and(|pivot| pivot == step || self.before[step].contains(&pivot))
     }
 
     /// What an engineer would object to.
@@ -523,11 +539,11 @@ impl Definition {
             match (self.is_after_pivot(at), &step.compensate) {
                 (false, None) => warnings.push(warn(
                     step,
-                    "nothing compensates it: if a later step fails, what it did stays",
+                    "nothing compensates it: if the saga goes back, what it did stays",
                 )),
                 (true, Some(_)) => warnings.push(warn(
                     step,
-                    "its compensation is never sent: at and after the pivot a saga only goes forward",
+                    "its compensation is sent only if a person asks for it: at and after the pivot a saga goes forward",
                 )),
                 _ => {}
             }
@@ -693,7 +709,7 @@ mod tests {
         assert_eq!(warnings.len(), 3, "{warnings:?}");
         assert!(warnings[0].starts_with("step \"a\": nothing compensates it"));
         assert!(warnings[1].starts_with("step \"c\": neither idempotent nor verifiable"));
-        assert!(warnings[2].starts_with("step \"c\": its compensation is never sent"));
+        assert!(warnings[2].starts_with("step \"c\": its compensation is sent only if a person asks"));
     }
 
     #[test]

@@ -2,32 +2,46 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Loaded, Report, SagaView, Ticket, Verb};
+use super::{Found, Loaded, Report, SagaView, Ticket, Verb};
 use crate::{Error, Lease, Outcome, SagaId, Settlement, Store, Verdict};
 
 /// How often somebody else may be faster before it is given up.
 const MOST_TURNS: u32 = 100;
 
+/// What becomes of the end of a lease on a message of a saga.
+#[derive(Debug)]
+pub enum Decided {
+    /// This is to be settled.
+    Settle(Box<Settlement>),
+    /// Another message of the same saga comes first: ask again.
+    Later,
+    /// The saga cannot be read, and nothing is decided on it.
+    Broken(Error),
+}
+
 /// The ends of leases on messages of sagas, as they are decided now: one answer for each, in order. Of several of one saga only the first is decided, for the
-/// others would be stale with it: they have none, and are asked for again. A message whose saga is gone has served.
+/// others would be stale with it. A message whose saga is gone has served.
 pub async fn settlements(
     store: &dyn Store,
     actor: &str,
     ended: Vec<(&Lease, &Report, f64)>,
-) -> Result<Vec<Option<Settlement>>, Error> {
+) -> Result<Vec<Decided>, Error> {
     let ids: BTreeSet<SagaId> = ended.iter().filter_map(|(lease, ..)| lease.saga).collect();
     let ids: Vec<SagaId> = ids.into_iter().collect();
-    if ids.is_empty() {
-        return Ok(Vec::new());
-    }
     let loaded = store.load_sagas(&ids).await?;
-    let mut sagas: HashMap<SagaId, Option<Loaded>> = ids.into_iter().zip(loaded).collect();
+    let mut sagas: HashMap<SagaId, Found> = ids.into_iter().zip(loaded).collect();
     let decide = |(lease, report, roll): (&Lease, &Report, f64)| {
-        let found = sagas.remove(&lease.saga?)?;
-        Some(match found {
-            Some(saga) => saga.settle(lease, report, actor, roll),
-            None => Settlement::of_saga(lease, report, super::Own::Concluded, None),
-        })
+        let Some(id) = lease.saga else {
+            let none = "a message that is of no saga is settled as one of a saga";
+            return Decided::Broken(Error::Internal(none.into()));
+        };
+        let settlement = match sagas.remove(&id) {
+            None => return Decided::Later,
+            Some(Err(error)) => return Decided::Broken(error),
+            Some(Ok(Some(saga))) => saga.settle(lease, report, actor, roll),
+            Some(Ok(None)) => Settlement::of_saga(lease, report, super::Own::Concluded, None),
+        };
+        Decided::Settle(Box::new(settlement))
     };
     Ok(ended.into_iter().map(decide).collect())
 }
@@ -35,7 +49,7 @@ pub async fn settlements(
 /// One saga.
 pub async fn load(store: &dyn Store, id: SagaId) -> Result<Loaded, Error> {
     let mut found = store.load_sagas(&[id]).await?;
-    found.pop().flatten().ok_or(Error::NoSaga(id))
+    found.pop().unwrap_or(Ok(None))?.ok_or(Error::NoSaga(id))
 }
 
 /// Does what an operator asks for, and answers how the saga stands then.

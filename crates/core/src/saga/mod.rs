@@ -25,7 +25,7 @@ pub mod start;
 pub mod view;
 
 pub use carrier::{Errand, Owner, TIMER_TOPIC, Ticket, key};
-pub use change::{Change, Loaded, MOST_OUTPUT, Report};
+pub use change::{Change, Found, Loaded, MOST_DEPTH, MOST_OUTPUT, Report};
 pub use decide::{Answered, Ctx, Decision, Event, Happened, Live, Own, Refused, Standing, Verb, Withdrawal, decide};
 pub use definition::{Declared, DeclaredStep, Definition, InputNames, Retry, StepDef, Warning};
 pub use inbox::{Doing, Undoing, check_step_key};

@@ -183,6 +183,13 @@ pub struct StepSnapshot {
     pub run: u32,
     /// An attempt of this run may have done it. Only that it is done, or was asked for and is not, takes this away.
     pub tainted: bool,
+    /// It was once not known whether it was done, in this run. That it was not, when somebody asked, does not mean that it will not be: what is on its way may
+    /// arrive yet. So if the saga goes back it is undone all the same.
+    #[serde(default)]
+    pub doubted: bool,
+    /// A person has left it out.
+    #[serde(default)]
+    pub by_hand: bool,
     /// Attempts that were made by messages that are gone.
     pub attempts: u32,
     /// The same of questions whether it was done.
@@ -245,6 +252,8 @@ impl Default for StepSnapshot {
             progress: Progress::Waiting,
             run: 1,
             tainted: false,
+            doubted: false,
+            by_hand: false,
             attempts: 0,
             verifies: 0,
             output: None,
@@ -264,6 +273,11 @@ impl StepSnapshot {
     /// Whether an effect of it may be there.
     pub fn may_have_happened(&self) -> bool {
         self.tainted || matches!(self.progress, Progress::Done | Progress::Uncertain)
+    }
+
+    /// Whether there may be something to undo, now or yet.
+    pub fn may_leave_something(&self) -> bool {
+        self.doubted || self.may_have_happened()
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{
     Ctx, Definition, Event, Happened, Live, Owner, Snapshot,
     carrier::time_of,
+    change::{MOST_DEPTH, fits},
     decide,
     view::{SagaRow, state_words},
 };
@@ -109,6 +110,13 @@ impl Start {
         if bytes.len() > limits.payload_bytes {
             let (size, most) = (bytes.len(), limits.payload_bytes);
             return Err(Invalid::new("input", format!("has {size} bytes, at most {most} are allowed")).into());
+        }
+        if !fits(&self.input) {
+            let problem = format!("is nested more than {MOST_DEPTH} deep");
+            return Err(Invalid::new("input", problem).into());
+        }
+        if limits.require_tenant && self.tenant.is_empty() {
+            return Err(Invalid::new("tenant", "is empty, and this store requires one").into());
         }
         let owner = Owner {
             id: self.id,

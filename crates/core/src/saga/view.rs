@@ -208,7 +208,7 @@ impl Loaded {
                 Undo::Compensated => UndoState::Compensated,
                 Undo::Held => UndoState::Held,
                 Undo::Open if undoing && leased => UndoState::Running,
-                Undo::Open if step.may_have_happened() || carrier.is_some() => UndoState::Ready,
+                Undo::Open if step.may_leave_something() || carrier.is_some() => UndoState::Ready,
                 Undo::Open => UndoState::NotNeeded,
             },
             compensation_attempts: step.undo_attempts + if undoing { made } else { 0 },

@@ -121,9 +121,9 @@ impl Line {
     /// It comes to its destination.
     fn come(self, work: Work) {
         let span = process(&work);
-        if work.delivery.kind == Kind::Timer {
+        if work.delivery.kind == Kind::Timer && work.grip.lease().saga.is_some() {
             // It is sent nowhere: that it came is what it says.
-            return self.end_step(work, span, None, Outcome::delivered());
+            return self.end_step(work, span, None, Report::Sent(Outcome::delivered()));
         }
         match door(&self.engine, &work) {
             Ok(door) => {
@@ -161,10 +161,10 @@ impl Line {
     }
 
     /// What became of a message of a saga is for that to say.
-    fn end_step(self, work: Work, span: Span, target: Option<Arc<Target>>, outcome: Outcome) {
+    fn end_step(self, work: Work, span: Span, target: Option<Arc<Target>>, report: Report) {
         let engine = self.engine.clone();
         engine.settler.hand_in_step(Step {
-            report: Report::Sent(outcome),
+            report,
             roll: engine.roll(),
             ending: Ending {
                 target,
@@ -177,6 +177,10 @@ impl Line {
     fn end_unsent(self, work: Work, span: Span, why: Unsent) {
         let lease = work.grip.lease();
         let overdue = matches!(why, Unsent::Overdue);
+        if lease.saga.is_some() {
+            // Whether it is wanted yet is for its saga to say.
+            return self.end_step(work, span, None, Report::Released(Duration::ZERO));
+        }
         let settlement = match why {
             // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
             Unsent::Released | Unsent::Lost | Unsent::Overdue => Settlement::released(lease, Duration::ZERO),
@@ -277,7 +281,7 @@ pub(super) async fn attend(guest: Guest) {
                 ..Ending::of(work, span)
             },
         ),
-        Sent::Answered(outcome) => line.end_step(work, span, Some(target), *outcome),
+        Sent::Answered(outcome) => line.end_step(work, span, Some(target), Report::Sent(*outcome)),
         Sent::Not(why) => line.end_unsent(work, span, why),
         Sent::Ended(next) => {
             drop(work);
@@ -311,6 +315,14 @@ fn process(work: &Work) -> Span {
 pub(super) fn give_back(engine: &Engine, rest: impl Iterator<Item = Work>) {
     for work in rest {
         let span = process(&work);
+        if work.grip.lease().saga.is_some() {
+            engine.settler.hand_in_step(Step {
+                report: Report::Released(Duration::ZERO),
+                roll: 0.5,
+                ending: Ending::of(work, span),
+            });
+            continue;
+        }
         let settlement = Settlement::released(work.grip.lease(), Duration::ZERO);
         engine.settler.hand_in(settlement, Ending::of(work, span));
     }

@@ -126,7 +126,22 @@ where
 /// The payload, or what is to be answered if it is not what was expected.
 pub(crate) fn read_json<T: DeserializeOwned>(delivery: &Delivery) -> Result<T, Outcome> {
     serde_json::from_slice(&delivery.payload)
-        .map_err(|error| Outcome::reject("SCHEMA.VALIDATION_FAILED", error.to_string()))
+        .map_err(|error| Outcome::reject("SCHEMA.VALIDATION_FAILED", without_content(&error.to_string())))
+}
+
+/// What was wrong, without what stood there: an error may be read by people who may not read payloads.
+fn without_content(error: &str) -> String {
+    let kinds = [
+        "invalid type: ",
+        "invalid value: ",
+        "unknown variant ",
+        "unknown field ",
+    ];
+    let Some(kind) = kinds.into_iter().find(|kind| error.starts_with(kind)) else {
+        return error.to_owned();
+    };
+    let expected = error.rfind(", expected ").map_or("", |at| &error[at..]);
+    format!("{}{expected}", kind.trim_end_matches([':', ' ']))
 }
 
 struct Whole<F>(F);

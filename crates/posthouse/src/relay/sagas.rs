@@ -2,21 +2,28 @@
 
 use posthouse_core::{
     Error, Lease, Outcome, Settlement, Store, Verdict, class,
-    saga::{Report, drive},
+    saga::{
+        Report,
+        drive::{self, Decided},
+    },
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{
-    line, measures,
+    line::{self, Next},
+    measures,
     points::point,
     settler::{End, Ending},
 };
 
 /// The wait after a call that failed; it doubles up to the second.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How often a late answer is told to a store that does not hear.
-const LATE_TRIES: u32 = 5;
+/// The wait after a turn in which everybody else was faster.
+const MOMENT: Duration = Duration::from_millis(2);
+/// The most sagas that are loaded at once: each may hold much.
+const MOST: usize = 100;
 
 /// The end of a send for a saga, and what is to happen then.
 pub(super) struct Step {
@@ -37,8 +44,11 @@ pub(super) async fn finish(store: &Arc<dyn Store>, actor: &str, mut steps: Vec<S
     // Ends: each turn ends one at least (of those of one saga the first is not stale by the others), or a lease comes nearer to its end.
     while !steps.is_empty() {
         steps = lose(store, actor, steps);
+        let before = steps.len();
         match turn(store, actor, &mut steps).await {
-            Ok(()) => wait = WAITS.0,
+            Ok(()) if steps.len() < before => wait = WAITS.0,
+            // Others move the same sagas all the time.
+            Ok(()) => tokio::time::sleep(MOMENT).await,
             Err(error) => {
                 tracing::warn!(class = class::of_error(&error), %error, steps = steps.len(), "steps of sagas wait for the store");
                 measures::store_error(&error);
@@ -49,44 +59,61 @@ pub(super) async fn finish(store: &Arc<dyn Store>, actor: &str, mut steps: Vec<S
     }
 }
 
-/// Those whose leases are over are lost.
+/// Those whose leases are over are lost. What is given back unsent does no harm, however late.
 fn lose(store: &Arc<dyn Store>, actor: &str, steps: Vec<Step>) -> Vec<Step> {
     let now = Instant::now();
-    let (over, held): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.ending.work.grip.until() <= now);
+    let is_over = |step: &Step| {
+        let sent = !matches!(step.report, Report::Released(_));
+        sent && step.ending.work.grip.until() <= now
+    };
+    let (over, held): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_over);
     over.into_iter().for_each(|step| lost(store, actor, step));
     held
 }
 
-/// Loads, decides and settles: those that have an answer leave the list.
+/// Loads, decides and settles some of them: those that have an answer leave the list.
 async fn turn(store: &Arc<dyn Store>, actor: &str, steps: &mut Vec<Step>) -> Result<(), Error> {
     if steps.is_empty() {
         return Ok(());
     }
     let asked = Instant::now();
-    let ended = steps.iter().map(|step| (step.lease(), &step.report, step.roll));
+    let some = steps.len().min(MOST);
+    let ended = steps[..some].iter().map(|step| (step.lease(), &step.report, step.roll));
     let decided = drive::settlements(&**store, actor, ended.collect()).await?;
-    let batch: Vec<Settlement> = decided.iter().flatten().cloned().collect();
+    let batch = decided.iter().filter_map(|decided| match decided {
+        Decided::Settle(settlement) => Some((**settlement).clone()),
+        Decided::Later | Decided::Broken(_) => None,
+    });
+    let batch: Vec<Settlement> = batch.collect();
     point("relay::before_settle").await;
     let verdicts = store.settle(&batch).await?;
     point("relay::after_settle").await;
     measures::phase("settle", asked.elapsed());
     let mut answers = batch.into_iter().zip(verdicts);
+    let rest = steps.split_off(some);
     let mut left = Vec::new();
     for (step, decided) in steps.drain(..).zip(decided) {
-        // Another of the same saga comes first.
-        let answer = decided.and_then(|_| answers.next());
-        match answer {
-            None | Some((_, Verdict::Stale)) => left.push(step),
-            Some((_, Verdict::LeaseLost)) => lost(store, actor, step),
-            Some((settlement, verdict)) => {
-                if verdict.is_settled() {
-                    measures::saga_moved(&settlement);
-                }
-                step.ending.ended(&End::of(&settlement), verdict);
+        match decided {
+            Decided::Later => left.push(step),
+            Decided::Broken(error) => {
+                tracing::error!(%error, id = %step.lease().id, "a saga cannot be read; the lease on its message is left to run out");
+                step.ending.goes_on(Next::Fail);
             }
+            Decided::Settle(_) => match answers.next() {
+                None | Some((_, Verdict::Stale)) => left.push(step),
+                Some((_, Verdict::LeaseLost)) => lost(store, actor, step),
+                Some((settlement, verdict)) => {
+                    if verdict.is_settled() {
+                        measures::saga_moved(&settlement);
+                    }
+                    step.ending.ended(&End::of(&settlement), verdict);
+                }
+            },
         }
     }
-    *steps = left;
+    // Those that were not asked for come first the next time.
+    steps.extend(rest);
+    steps.extend(left);
     Ok(())
 }
 
@@ -99,7 +126,7 @@ fn lost(store: &Arc<dyn Store>, actor: &str, step: Step) {
     let telling = async move {
         let next = line::lost(&engine, &ending.work).await;
         if let Report::Sent(outcome) = &report {
-            report_late(&*store, &actor, &ending, outcome).await;
+            report_late(&*store, &actor, &ending, outcome, &engine.stopped).await;
         }
         ending.goes_on(next);
         engine.freed();
@@ -107,19 +134,26 @@ fn lost(store: &Arc<dyn Store>, actor: &str, step: Step) {
     tasks.spawn(telling);
 }
 
-async fn report_late(store: &dyn Store, actor: &str, ending: &Ending, outcome: &Outcome) {
+/// Goes on until the store hears, or the relay has ended.
+async fn report_late(store: &dyn Store, actor: &str, ending: &Ending, outcome: &Outcome, stopped: &CancellationToken) {
     let (Some(saga), Some(ticket)) = (ending.work.grip.lease().saga, &ending.work.delivery.ticket) else {
         return;
     };
     let mut wait = WAITS.0;
-    for _ in 0..LATE_TRIES {
+    loop {
         match drive::report_late(store, saga, ticket, outcome, actor).await {
             Ok(()) | Err(Error::NoSaga(_)) => return,
             Err(error) => {
                 tracing::warn!(%saga, step = ticket.step, %error, "a late answer could not be told");
-                tokio::time::sleep(wait).await;
-                wait = (2 * wait).min(WAITS.1);
+                if !error.retryable() {
+                    return;
+                }
             }
+        }
+        tokio::select! {
+            biased;
+            () = stopped.cancelled() => return,
+            () = tokio::time::sleep(wait) => wait = (2 * wait).min(WAITS.1),
         }
     }
 }

@@ -69,7 +69,9 @@ impl Failure {
 
     /// Nothing happened, and nothing will: the saga goes back.
     pub fn reject(code: impl Into<String>, error: impl Into<String>) -> Self {
-        Self(Outcome::reject(code, error))
+        // By this code relays say that nobody may do it, and then it is held.
+        let code = Some(code.into()).filter(|code| code != Outcome::NOT_ALLOWED);
+        Self(Outcome::reject(code.unwrap_or_else(|| "rejected".to_owned()), error))
     }
 
     /// It may have happened.
@@ -170,10 +172,17 @@ where
 #[derive(Deserialize)]
 #[serde(bound = "I: DeserializeOwned, O: DeserializeOwned")]
 struct Told<I, O> {
+    #[serde(default, deserialize_with = "present")]
     input: Option<I>,
+    #[serde(default, deserialize_with = "present")]
     output: Option<O>,
     forward_key: String,
     reason: Option<String>,
+}
+
+/// What is there is there, also if it is null.
+fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 struct Compensation<I, O, F>(F, PhantomData<fn() -> (I, O)>);

@@ -60,18 +60,38 @@ impl<T> Inputs for &Handle<T> {
     }
 }
 
+/// One of several: a handle, and nothing else, because a list of lists is no input.
+pub trait Single {
+    /// What its function gets of it.
+    type Value;
+
+    /// Its name.
+    fn name(self) -> String;
+}
+
+impl<T> Single for Handle<T> {
+    type Value = T;
+
+    fn name(self) -> String {
+        self.name
+    }
+}
+
+impl<T> Single for &Handle<T> {
+    type Value = T;
+
+    fn name(self) -> String {
+        self.name.clone()
+    }
+}
+
 macro_rules! tuples {
     ($(($($letter:ident $at:tt),+);)*) => {$(
-        impl<$($letter: Inputs),+> Inputs for ($($letter,)+) {
+        impl<$($letter: Single),+> Inputs for ($($letter,)+) {
             type Value = ($($letter::Value,)+);
 
             fn names(self) -> InputNames {
-                let mut names = Vec::new();
-                $(match self.$at.names() {
-                    InputNames::One(name) => names.push(name),
-                    InputNames::Many(many) => names.extend(many),
-                })+
-                InputNames::Many(names)
+                InputNames::Many(vec![$(self.$at.name()),+])
             }
         }
     )*};

@@ -54,7 +54,7 @@ mod handle;
 
 pub use define::{Define, Saga, Step, Unwired, Wired};
 pub use function::{Do, Failure, Undo, action, compensation, verification};
-pub use handle::{Handle, Inputs};
+pub use handle::{Handle, Inputs, Single};
 pub use posthouse_core::saga::*;
 
 use posthouse_core::{Invalid, SagaId};

@@ -45,6 +45,7 @@ impl MemoryTx {
 
     /// Settles a lease with this transaction's commit. The lease cannot be lost meanwhile.
     pub async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        settlement.check_own()?;
         self.waiting(|tables, tx| tables.settle(Some(tx), settlement, &[]))
             .await
     }

@@ -13,7 +13,7 @@ use posthouse_core::{
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Entry, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
-    saga::{Change, Loaded, LogLine, SagaFilter, SagaPage},
+    saga::{Change, Found, LogLine, SagaFilter, SagaPage},
 };
 use std::{
     ops::Bound,
@@ -337,8 +337,8 @@ impl Store for Memory {
         Ok(self.with(|tables| leases.iter().map(|lease| tables.clear(lease)).collect()))
     }
 
-    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Option<Loaded>>, Error> {
-        Ok(self.with(|tables| ids.iter().map(|id| tables.load_saga(*id)).collect()))
+    async fn load_sagas(&self, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
+        Ok(self.with(|tables| ids.iter().map(|id| Ok(tables.load_saga(*id))).collect()))
     }
 
     async fn change_saga(&self, change: &Change) -> Result<Verdict, Error> {

@@ -257,6 +257,14 @@ macro_rules! __cases {
                 what_was_undone_before_it_came_is_refused
                 of_a_step_and_its_undoing_at_once_the_order_is_known
                 what_participants_remember_is_pruned
+                a_deadline_whose_lease_runs_out_is_not_lost
+                what_goes_back_unsent_goes_round_again
+                what_goes_back_unsent_is_not_sent_for_a_saga_that_is_stopped
+                a_message_whose_saga_is_gone_does_no_harm
+                what_is_nested_too_deep_is_kept_as_text
+                what_was_doubted_is_undone_although_it_was_not_found
+                what_is_configured_later_stops_no_saga
+                a_handlers_transaction_does_not_end_a_step
             }
             lease {
                 stale_token_is_refused_by_settle

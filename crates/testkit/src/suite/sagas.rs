@@ -8,10 +8,12 @@ use posthouse_core::{
     ledger::Answer,
     saga::{
         Change, Declared, Definition, Doing, HeldReason, Loaded, LogLine, MOST_OUTPUT, Report, SagaFilter, SagaState,
-        Start, Started, StepState, UndoState, Undoing, Verb, drive,
+        Start, Started, StepState, UndoState, Undoing, Verb,
+        drive::{self, Decided},
     },
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 use uuid::Uuid;
 
 use super::tools::*;
@@ -95,7 +97,14 @@ async fn decided(fx: &dyn Fixture, lease: &Lease, outcome: Outcome) -> Settlemen
     let mut settlements = drive::settlements(&*store, "w1", vec![(lease, &report, 0.5)])
         .await
         .unwrap();
-    settlements.remove(0).unwrap()
+    settled_as(settlements.remove(0))
+}
+
+fn settled_as(decided: Decided) -> Settlement {
+    match decided {
+        Decided::Settle(settlement) => *settlement,
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn answer(fx: &dyn Fixture, lease: &Lease, outcome: Outcome) {
@@ -162,7 +171,12 @@ pub async fn a_start_that_is_rolled_back_leaves_nothing(fx: &dyn Fixture) {
     let mut tx = fx.begin().await;
     let id = tx.start(new_start(&trip(), "k")).await.unwrap().id();
     tx.rollback().await;
-    assert!(fx.store().await.load_sagas(&[id]).await.unwrap()[0].is_none());
+    assert!(
+        fx.store().await.load_sagas(&[id]).await.unwrap()[0]
+            .as_ref()
+            .unwrap()
+            .is_none()
+    );
     nothing_is_due(fx).await;
     assert_unchanged(fx, &before, "a start that was rolled back").await;
     assert!(matches!(
@@ -419,6 +433,7 @@ pub async fn what_is_not_known_is_asked_for(fx: &dyn Fixture) {
     go(fx, "fn:hotel", done(json!("H1"))).await;
     let unknown = Outcome::unknown("timeout", "no answer");
     go(fx, "http:https://pay.example/charge", unknown).await;
+    fx.advance(SECOND * 2).await;
     let verify = next(fx, "fn:charge/verify").await;
     assert_eq!(body(&verify)["forward_key"], json!(format!("{id}:charge#1:do")));
     let not_done = Outcome::answered(Answer::bytes("").status(204));
@@ -721,7 +736,7 @@ pub async fn sagas_are_listed_by_filter_and_page(fx: &dyn Fixture) {
         .load_sagas(&[held, SagaId(Uuid::now_v7())])
         .await
         .unwrap();
-    assert!(missing[0].is_some() && missing[1].is_none());
+    assert!(missing[0].as_ref().unwrap().is_some() && missing[1].as_ref().unwrap().is_none());
 }
 
 pub async fn sagas_that_are_over_are_pruned(fx: &dyn Fixture) {
@@ -733,7 +748,7 @@ pub async fn sagas_that_are_over_are_pruned(fx: &dyn Fixture) {
     assert_eq!(admin.prune(DAY * 2, 100).await.unwrap().sagas, 0);
     assert_eq!(admin.prune(DAY, 100).await.unwrap().sagas, 1);
     let found = fx.store().await.load_sagas(&[over, live]).await.unwrap();
-    assert!(found[0].is_none() && found[1].is_some());
+    assert!(found[0].as_ref().unwrap().is_none() && found[1].as_ref().unwrap().is_some());
     assert!(admin.saga_log(over, 0, 10).await.is_err());
     // Its key is free again.
     assert!(matches!(
@@ -814,7 +829,10 @@ async fn work(store: &dyn Store) {
             let report = Report::Sent(done(json!(1)));
             let ended = open.iter().map(|lease| (lease, &report, 0.5));
             let decided = drive::settlements(store, "w", ended.collect()).await.unwrap();
-            let batch: Vec<Settlement> = decided.into_iter().flatten().collect();
+            let now = decided
+                .into_iter()
+                .filter(|decided| matches!(decided, Decided::Settle(_)));
+            let batch: Vec<Settlement> = now.map(settled_as).collect();
             let verdicts = store.settle(&batch).await.unwrap();
             for (settlement, verdict) in batch.iter().zip(verdicts) {
                 match verdict {
@@ -894,5 +912,130 @@ pub async fn what_participants_remember_is_pruned(fx: &dyn Fixture) {
     let mut tx = fx.begin().await;
     assert_eq!(field(tx.do_once("", "k").await), "consumer");
     assert_eq!(field(tx.undo_once("hotels", "a\nb").await), "key");
+    tx.rollback().await;
+}
+
+pub async fn a_deadline_whose_lease_runs_out_is_not_lost(fx: &dyn Fixture) {
+    let mut declared: Declared = serde_json::from_str(&trip().json()).unwrap();
+    (declared.name, declared.deadline_ms) = ("short".into(), Some(60_000));
+    let id = started(fx, &declared.compile().unwrap(), "k").await;
+    go(fx, "fn:flight", done(json!("F1"))).await;
+    go(fx, "fn:hotel", Outcome::retry("busy", "later")).await;
+    fx.advance(SECOND * 60).await;
+    let due = claim(&*fx.store().await, "w1", 10).await;
+    assert_eq!(due.len(), 2);
+    assert_eq!(expire(fx).await, 2);
+    // Both were heard of, in whatever order: the hotel may have been booked.
+    assert_eq!(stands(fx, id).await, (SagaState::Compensating, None));
+    go(fx, "fn:hotel/undo", Outcome::delivered()).await;
+    go(fx, "fn:flight/undo", Outcome::delivered()).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
+    assert_eq!(fx.admin().await.counts().await.unwrap().expired.value, 0);
+}
+
+/// The end of a lease under which nothing was sent, as it is decided now.
+async fn given_back(fx: &dyn Fixture, lease: &Lease) {
+    let report = Report::Released(Duration::ZERO);
+    let store = fx.store().await;
+    let mut decided = drive::settlements(&*store, "w1", vec![(lease, &report, 0.5)])
+        .await
+        .unwrap();
+    let verdict = settle(&*store, settled_as(decided.remove(0))).await;
+    assert!(verdict.is_settled(), "{verdict:?}");
+}
+
+pub async fn what_goes_back_unsent_goes_round_again(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    // However often: nothing is said about it that could be decided.
+    for _ in 0..120 {
+        let claimed = next(fx, "fn:flight").await;
+        assert_eq!(claimed.delivery.attempt, 1);
+        given_back(fx, &claimed.lease).await;
+    }
+    assert_eq!(words(fx, id).await, ["started"]);
+    assert!(!loaded(fx, id).await.snapshot.steps[0].tainted);
+    go(fx, "fn:flight", done(json!(1))).await;
+}
+
+pub async fn what_goes_back_unsent_is_not_sent_for_a_saga_that_is_stopped(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    let claimed = next(fx, "fn:flight").await;
+    ask(fx, id, Verb::Pause).await.unwrap();
+    given_back(fx, &claimed.lease).await;
+    nothing_is_due(fx).await;
+    assert_eq!(state(fx, claimed.lease.id).await, State::Done);
+    ask(fx, id, Verb::Resume).await.unwrap();
+    let again = next(fx, "fn:flight").await;
+    ask(fx, id, Verb::Abandon).await.unwrap();
+    given_back(fx, &again.lease).await;
+    nothing_is_due(fx).await;
+}
+
+pub async fn a_message_whose_saga_is_gone_does_no_harm(fx: &dyn Fixture) {
+    let id = started(fx, &naive(), "k").await;
+    next(fx, "fn:one").await;
+    ask(fx, id, Verb::Abandon).await.unwrap();
+    fx.advance(DAY).await;
+    assert_eq!(fx.admin().await.prune(DAY, 100).await.unwrap().sagas, 1);
+    // Nobody reported, and nobody is there to be told; others are taken back all the same.
+    let other = put(fx, message("other")).await;
+    assert_eq!(claim_one(&*fx.store().await, "w2").await.lease.id, other);
+    assert_eq!(expire(fx).await, 2);
+    assert_eq!(state(fx, other).await, State::Pending);
+}
+
+pub async fn what_is_nested_too_deep_is_kept_as_text(fx: &dyn Fixture) {
+    for depth in [64, 65, 125, 127, 5000] {
+        let id = started(fx, &trip(), &format!("k{depth}")).await;
+        let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        go(fx, "fn:flight", Outcome::answered(Answer::bytes(nested.clone()))).await;
+        let kept = loaded(fx, id).await.snapshot.steps[0].output.clone().unwrap();
+        assert_eq!(kept.is_array(), depth == 64, "{depth}");
+        ask(fx, id, Verb::Abandon).await.unwrap();
+        let deep = (0..depth).fold(json!(1), |inner, _| json!([inner]));
+        let mut start = new_start(&trip(), &format!("i{depth}"));
+        start.input = deep.clone();
+        let answer = offer_start(fx, start).await;
+        assert_eq!(answer.is_ok(), depth == 64, "{depth}");
+        if let Ok(started) = answer {
+            ask(fx, started.id(), Verb::Abandon).await.unwrap();
+        }
+    }
+}
+
+pub async fn what_was_doubted_is_undone_although_it_was_not_found(fx: &dyn Fixture) {
+    let mut declared: Declared = serde_json::from_str(&trip().json()).unwrap();
+    declared.name = "doubt".into();
+    (declared.steps[0].verify_uri, declared.steps[0].idempotent) = (Some("fn:flight/verify".into()), false);
+    let id = started(fx, &declared.compile().unwrap(), "k").await;
+    go(fx, "fn:flight", Outcome::unknown("timeout", "no answer")).await;
+    // Not at once: what nobody heard of may be on its way.
+    nothing_is_due(fx).await;
+    fx.advance(SECOND * 2).await;
+    go(fx, "fn:flight/verify", Outcome::answered(Answer::bytes("").status(204))).await;
+    fx.advance(SECOND * 5).await;
+    go(fx, "fn:flight", Outcome::reject("full", "no seat")).await;
+    go(fx, "fn:flight/undo", Outcome::delivered()).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
+}
+
+pub async fn what_is_configured_later_stops_no_saga(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    let mut settings = fx.settings().await;
+    settings.limits.require_tenant = true;
+    fx.configure(&settings).await.unwrap();
+    go(fx, "fn:flight", done(json!(1))).await;
+    go(fx, "fn:hotel", done(json!(1))).await;
+    assert_eq!(field(offer_start(fx, new_start(&trip(), "l")).await), "tenant");
+    ask(fx, id, Verb::Pause).await.unwrap();
+    ask(fx, id, Verb::Resume).await.unwrap();
+    next(fx, "http:https://pay.example/charge").await;
+}
+
+pub async fn a_handlers_transaction_does_not_end_a_step(fx: &dyn Fixture) {
+    started(fx, &naive(), "k").await;
+    let lease = next(fx, "fn:one").await.lease;
+    let mut tx = fx.begin().await;
+    assert_eq!(field(tx.settle_in(&delivered(&lease)).await), "settlement");
     tx.rollback().await;
 }

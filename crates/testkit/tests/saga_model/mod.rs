@@ -39,6 +39,12 @@ pub(crate) enum Bug {
     NoTombstone,
     /// A compensation that failed for good ends the saga as compensated.
     HeldCounts,
+    /// What is given back unsent goes round again, whatever became of the saga.
+    BlindRelease,
+    /// What was done is forgotten when something else is written.
+    ForgetsDone,
+    /// A step begins when those right before it have passed, whatever is before those.
+    ShortSighted,
 }
 
 /// What a participant is like.
@@ -50,6 +56,8 @@ pub(crate) enum Kind {
     Asked,
     /// It does whatever comes in.
     Naive,
+    /// It knows keys, and nothing undoes what it does.
+    Lasting,
 }
 
 #[derive(Clone, Debug)]
@@ -68,13 +76,14 @@ pub(crate) const UNDONE: &str = "in a compensated saga all that was done is undo
 pub(crate) const ALL_DONE: &str = "in a completed saga all is done and nothing undone";
 pub(crate) const GOES_ON: &str = "what is not over goes on, or waits for a person";
 pub(crate) const KNOWN: &str = "every message under way is known to its saga";
-pub(crate) const ORDER: &str = "what was done later is undone first";
+pub(crate) const ORDER: &str = "steps are done in their order, and undone in the other";
 pub(crate) const ALONE: &str = "nothing is undone while somebody is at it";
 pub(crate) const BUDGET: &str = "doing and undoing have attempts of their own";
 pub(crate) const FORWARD: &str = "past the pivot nothing is undone";
 pub(crate) const FINAL: &str = "a result stands";
-pub(crate) const PROMISES: [&str; 10] = [
-    ONCE, UNDONE, ALL_DONE, GOES_ON, KNOWN, ORDER, ALONE, BUDGET, FORWARD, FINAL,
+pub(crate) const QUIET: &str = "nothing waits to be sent for a saga that is stopped or over";
+pub(crate) const PROMISES: [&str; 11] = [
+    ONCE, UNDONE, ALL_DONE, GOES_ON, KNOWN, ORDER, ALONE, BUDGET, FORWARD, FINAL, QUIET,
 ];
 
 /// A step: its name, what its participant is like, and what comes before it.
@@ -88,9 +97,9 @@ pub(crate) fn saga(plan: &[Plan], pivot: Option<&str>, deadline: bool) -> Saga {
     let steps = plan.iter().map(|(name, kind, after)| DeclaredStep {
         name: (*name).to_owned(),
         action_uri: format!("fn:{name}"),
-        compensate_uri: Some(format!("fn:{name}/undo")),
+        compensate_uri: (*kind != Kind::Lasting).then(|| format!("fn:{name}/undo")),
         verify_uri: (*kind == Kind::Asked).then(|| format!("fn:{name}/verify")),
-        idempotent: *kind == Kind::Keyed,
+        idempotent: matches!(kind, Kind::Keyed | Kind::Lasting),
         timeout_ms: None,
         delay_ms: None,
         retry,
@@ -153,7 +162,7 @@ fn promise_kept(promise: &'static str) -> fn(&Saga, &World) -> bool {
         };
     }
     kept!(
-        ONCE, UNDONE, ALL_DONE, GOES_ON, KNOWN, ORDER, ALONE, BUDGET, FORWARD, FINAL
+        ONCE, UNDONE, ALL_DONE, GOES_ON, KNOWN, ORDER, ALONE, BUDGET, FORWARD, FINAL, QUIET
     )
 }
 

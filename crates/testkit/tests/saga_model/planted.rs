@@ -3,9 +3,9 @@
 use stateright::{Checker, Model};
 
 use super::{
-    ALL_DONE, ALONE, BUDGET, Bug, FORWARD, GOES_ON, KNOWN,
+    ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, KNOWN,
     Kind::{Keyed, Naive},
-    ONCE, ORDER, Saga, UNDONE, saga,
+    ONCE, ORDER, QUIET, Saga, UNDONE, saga,
 };
 
 fn finds(mut saga: Saga, bug: Bug, promises: &[&str]) {
@@ -50,6 +50,24 @@ fn pivot() -> Saga {
     with(saga(&[("a", Keyed, &[]), ("b", Keyed, &["a"])], Some("a"), false), 3)
 }
 
+/// With a person who does one thing.
+fn asked() -> Saga {
+    Saga {
+        verbs: 1,
+        ..with(two(), 1)
+    }
+}
+
+/// In the middle somebody may leave one out.
+fn skipped() -> Saga {
+    let plan = [("a", Keyed, &[][..]), ("b", Keyed, &["a"]), ("c", Keyed, &["b"])];
+    let saga = saga(&plan, None, false);
+    Saga {
+        verbs: 1,
+        ..with(saga, 0)
+    }
+}
+
 macro_rules! planted {
     ($($name:ident: $bug:ident in $saga:ident breaks $($promise:ident),+;)*) => {
         $(#[test]
@@ -73,4 +91,7 @@ planted! {
     a_pivot_that_is_ignored_is_found: PivotIgnored in pivot breaks FORWARD;
     a_forgotten_tombstone_is_found: NoTombstone in two breaks UNDONE;
     a_failure_for_good_that_counts_is_found: HeldCounts in two breaks UNDONE;
+    a_release_that_asks_nobody_is_found: BlindRelease in asked breaks QUIET;
+    a_result_that_is_forgotten_is_found: ForgetsDone in two breaks FINAL;
+    a_step_that_begins_too_early_is_found: ShortSighted in skipped breaks ORDER;
 }

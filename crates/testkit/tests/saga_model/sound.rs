@@ -1,7 +1,7 @@
 //! The rules as they are: no promise is broken in any order of events.
 
 use super::{
-    Kind::{Asked, Keyed, Naive},
+    Kind::{Asked, Keyed, Lasting, Naive},
     Saga, check, saga,
 };
 
@@ -103,4 +103,10 @@ fn a_fork_and_a_join() {
         ("d", Keyed, &["b", "c"]),
     ];
     sound(saga(&plan, None, false), 2, 0);
+}
+
+#[test]
+fn what_nothing_undoes_is_kept() {
+    let plan = [("a", Keyed, &[][..]), ("b", Lasting, &["a"]), ("c", Keyed, &["b"])];
+    sound(saga(&plan, None, false), 1, 2);
 }

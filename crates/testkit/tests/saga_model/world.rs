@@ -10,7 +10,9 @@ use posthouse_core::{
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, KNOWN, Kind, ONCE, ORDER, Saga, UNDONE};
+use std::time::Duration;
+
+use super::{ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, KNOWN, Kind, ONCE, ORDER, QUIET, Saga, UNDONE};
 
 const ID: SagaId = SagaId(Uuid::from_u128(1));
 const CTX: Ctx = Ctx {
@@ -71,6 +73,7 @@ struct Truth {
     effects: u8,
     undone: bool,
     undo_claims: u32,
+    do_claims: u32,
     /// An operator has vouched for it.
     vouched: bool,
 }
@@ -93,6 +96,8 @@ pub(crate) enum Action {
     Reply(usize, Reply),
     Load(usize),
     Commit(usize),
+    /// It goes back unsent.
+    Release(usize),
     /// The lease runs out and somebody takes it back.
     Expire(usize),
     GhostArrives(usize),
@@ -135,6 +140,9 @@ impl World {
                 Place::Pending => actions.push(Action::Claim(at)),
                 Place::Claimed => {
                     actions.push(Action::Reply(at, Reply::Done));
+                    if self.faults > 0 {
+                        actions.push(Action::Release(at));
+                    }
                     if self.faults > 0 && message.role != Role::Timer {
                         let bad = [Reply::Retry, Reply::Rejected, Reply::LostAfter, Reply::LostBefore];
                         actions.extend(bad.map(|reply| Action::Reply(at, reply)));
@@ -197,6 +205,7 @@ impl World {
                 self.messages[at].place = Place::Loaded(answer, self.rev, loaded);
             }
             Action::Commit(at) => self.commit(saga, at),
+            Action::Release(at) => return self.release(saga, at),
             Action::Expire(at) => self.expire(saga, at),
             Action::GhostArrives(at) => self.ghost_arrives(saga, at),
             Action::GhostReports(at) => return self.ghost_reports(saga, at),
@@ -238,7 +247,11 @@ impl World {
         message.place = Place::Claimed;
         message.epoch += 1;
         message.attempts += 1;
-        let (Some((step, run)), Role::Undo) = (message.step, message.role) else {
+        let (step, role) = (message.step, message.role);
+        if let (Some((step, run)), Role::Do) = (step, role) {
+            self.begins(saga, step, run);
+        }
+        let (Some((step, run)), Role::Undo) = (step, role) else {
             return;
         };
         self.truth(step, run).undo_claims += 1;
@@ -256,11 +269,58 @@ impl World {
         }
         for later in saga.definition.behind(step) {
             let (snapshot, truth) = (&self.snapshot.steps[later], self.truth[later].last());
-            let there = truth.is_some_and(|truth| truth.effects > 0 && !truth.undone);
+            let undoable = saga.definition.steps()[later].compensate.is_some();
+            let there = undoable && truth.is_some_and(|truth| truth.effects > 0 && !truth.undone);
             if there && snapshot.undo != Undo::Held {
                 self.breaks(ORDER);
             }
         }
+    }
+
+    /// A step is about to be sent.
+    fn begins(&mut self, saga: &Saga, step: usize, run: u32) {
+        self.truth(step, run).do_claims += 1;
+        let most = saga.definition.steps()[step].retry.max_attempts;
+        if self.verbs == saga.verbs && self.truth(step, run).do_claims > most {
+            self.breaks(BUDGET);
+        }
+        let passed = |before: usize| {
+            let progress = self.snapshot.steps[before].progress;
+            matches!(progress, Progress::Done | Progress::Skipped)
+        };
+        if !saga.definition.before(step).all(passed) {
+            self.breaks(ORDER);
+        }
+    }
+
+    fn release(&mut self, saga: &Saga, at: usize) -> bool {
+        self.faults -= 1;
+        let message = &mut self.messages[at];
+        message.attempts -= 1;
+        if let (Some((step, run)), role) = (message.step, message.role) {
+            let truth = self.truth(step, run);
+            match role {
+                Role::Do => truth.do_claims -= 1,
+                Role::Undo => truth.undo_claims -= 1,
+                Role::Verify | Role::Timer => {}
+            }
+        }
+        let event = Event::Released {
+            message: self.messages[at].id,
+            after: Duration::ZERO,
+        };
+        let (snapshot, live) = (self.snapshot.clone(), self.live());
+        let Some(decision) = self.decide(saga, &snapshot, &live, &event) else {
+            return false;
+        };
+        if saga.bug == Some(Bug::BlindRelease) {
+            self.messages[at].place = Place::Pending;
+            self.judge(saga, &snapshot);
+            return true;
+        }
+        self.put(at, decision.own);
+        self.store(saga, decision);
+        true
     }
 
     /// What a participant does when a request arrives; and what it answers, if it agrees.
@@ -344,7 +404,7 @@ impl World {
                 answer = Answered::Retry { after, code, error };
             }
             (Some(Bug::TaintWashed), Role::Do, Some(step)) if matches!(answer, Answered::Rejected { .. }) => {
-                step.tainted = false;
+                (step.tainted, step.doubted) = (false, false);
             }
             _ => {}
         }
@@ -396,6 +456,20 @@ impl World {
                 }
                 definition = declared.compile().unwrap();
             }
+            Some(Bug::ShortSighted) => {
+                let mut declared: posthouse_core::saga::Declared = serde_json::from_str(&definition.json()).unwrap();
+                let passed = |name: &str| {
+                    let at = saga.definition.find(name).unwrap();
+                    matches!(snapshot.steps[at].progress, Progress::Done | Progress::Skipped)
+                };
+                // As if nothing were before what has passed.
+                for written in &mut declared.steps {
+                    if passed(&written.name) {
+                        written.after = Some(Vec::new());
+                    }
+                }
+                definition = declared.compile().unwrap();
+            }
             Some(Bug::BlindWithdrawal) => {
                 let (own, epoch) = (event_message(event), u64::MAX);
                 for (id, standing) in &mut live {
@@ -422,7 +496,7 @@ impl World {
     fn put(&mut self, at: usize, own: Option<Own>) {
         self.messages[at].place = match own {
             Some(Own::Delivered | Own::Concluded) | None => Place::Over,
-            Some(Own::Again(_)) => Place::Pending,
+            Some(Own::Again(_) | Own::Released(_)) => Place::Pending,
             Some(Own::Dead(_)) => Place::Dead,
         };
     }
@@ -430,6 +504,12 @@ impl World {
     /// What the store does with a decision.
     fn store(&mut self, saga: &Saga, decision: Decision) {
         let before = std::mem::replace(&mut self.snapshot, decision.snapshot);
+        if saga.bug == Some(Bug::ForgetsDone) {
+            let done = before.steps.iter().position(|step| step.progress == Progress::Done);
+            if let Some(at) = done {
+                self.snapshot.steps[at].progress = Progress::Skipped;
+            }
+        }
         self.rev += 1;
         for one in &decision.withdraw {
             if let Some(message) = self.messages.iter_mut().find(|message| message.id == one.message) {
@@ -457,9 +537,9 @@ impl World {
                 Place::Answered(answer) | Place::Loaded(answer, ..) => (false, Some(answer)),
                 _ => (true, None),
             };
-            // Whoever can be asked has been asked: what arrives after that nobody can know of.
-            let lost = floats && (saga.kinds[step] == Kind::Asked || message.role == Role::Verify);
-            if !lost {
+            // Of a pivot that can be asked the answer counts: what arrives after it is for a person.
+            let pivot = saga.definition.steps()[step].pivot && saga.kinds[step] == Kind::Asked;
+            if !(floats && pivot) {
                 self.ghosts.push(Ghost {
                     step,
                     run,
@@ -564,6 +644,11 @@ impl World {
                 let found = self.messages.iter().find(|message| message.id == carrier.message);
                 found.is_none_or(|message| message.place == Place::Over)
             });
+        let pending = |message: &Sent| message.place == Place::Pending && message.role != Role::Timer;
+        let stopped = state.is_over() || self.snapshot.paused || self.snapshot.quarantined.is_some();
+        if stopped && self.messages.iter().any(pending) {
+            self.breaks(QUIET);
+        }
         if unknown && !state.is_over() {
             self.breaks(KNOWN);
         }
@@ -572,8 +657,10 @@ impl World {
         }
         self.judge_end(saga, state);
         if state == SagaState::Held && reason == Some(HeldReason::CompensationFailed) && !self.snapshot.paused {
-            let open = |step: &posthouse_core::saga::StepSnapshot| step.undo == Undo::Open && step.may_have_happened();
-            if self.snapshot.steps.iter().any(open) {
+            let open = |(step, def): (&posthouse_core::saga::StepSnapshot, &posthouse_core::saga::StepDef)| {
+                step.undo == Undo::Open && step.may_have_happened() && def.compensate.is_some()
+            };
+            if self.snapshot.steps.iter().zip(saga.definition.steps()).any(open) {
                 self.breaks(GOES_ON);
             }
         }

@@ -114,7 +114,9 @@ impl Http {
             check(address, &self.policy).map_err(|blocked| self.failed(Failure::Blocked, &blocked.to_string()))?;
         }
         let headers = request::headers(delivery, &self.headers, &self.secrets, SystemTime::now());
-        let request = self.client.post(self.url.clone()).timeout(self.timeout);
+        // A step of a saga says itself how long it may take.
+        let own = delivery.ticket.as_ref().and_then(|ticket| ticket.timeout());
+        let request = self.client.post(self.url.clone()).timeout(own.unwrap_or(self.timeout));
         let sent = request.headers(headers).body(delivery.payload.clone()).send().await;
         sent.map_err(|error| self.failed(failure::kind(&error), &failure::text(error)))
     }

@@ -1,7 +1,7 @@
 //! The headers of a request: what the message brought, under what the destination is given, under what is ours.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use posthouse_core::{Delivery, Invalid, lease::saga_of, text};
+use posthouse_core::{Delivery, Invalid, lease::saga_of, saga::Role, text};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -64,6 +64,8 @@ pub(super) fn own(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), 
 /// What a receiver may know it by: of a step of a saga its own key, which is the same whatever message brings it.
 fn idempotency_key(delivery: &Delivery) -> String {
     match &delivery.ticket {
+        // A question is asked anew each time: an answer that was kept would be an old one.
+        Some(ticket) if ticket.role == Role::Verify => format!("{}-{}-{}", ticket.key, delivery.id, delivery.epoch),
         Some(ticket) => ticket.key.clone(),
         None => format!("{}-{}", delivery.id, delivery.generation),
     }
