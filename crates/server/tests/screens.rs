@@ -2,9 +2,10 @@
 //! After a change that is meant: `INSTA_UPDATE=always cargo nextest run -p posthouse-server screens`, and read the difference.
 
 use posthouse::{
-    Breaker, Health, Message, Outcome, Route,
+    Breaker, Health, Message, Outcome, Route, SagaId,
     ledger::{Answer, Begin, Begun, Conclusion, EntryKey, Fenced, Fingerprint, Hold, Keep, Kept},
     presence::Relay,
+    saga::{Report, Start, drive, from_toml},
 };
 use std::time::Duration;
 
@@ -70,6 +71,7 @@ fn nothing_there() {
         "posthouse prune --older-than 30d --yes",
         "posthouse audit",
         "posthouse ledger list",
+        "posthouse saga list",
         "posthouse destinations list",
         "posthouse stats",
     ]);
@@ -404,6 +406,129 @@ fn ledger() {
         "posthouse ledger show '' a-succeeded",
     ]);
     story.ends_as("ledger");
+}
+
+/// Flight, then hotel and car side by side, then charge.
+const TRIP: &str = r#"name = "trip"
+version = 1
+
+[[steps]]
+name = "flight"
+action_uri = "https://air.example/book"
+compensate_uri = "https://air.example/cancel"
+idempotent = true
+
+[[steps]]
+name = "hotel"
+action_uri = "https://beds.example/book"
+compensate_uri = "https://beds.example/cancel"
+idempotent = true
+concurrency_tag = "there"
+
+[[steps]]
+name = "car"
+action_uri = "fn:rent-a-car"
+concurrency_tag = "there"
+
+[[steps]]
+name = "charge"
+action_uri = "https://pay.example/charge"
+verify_uri = "https://pay.example/find"
+input = ["flight", "hotel"]
+after = ["car"]
+pivot = true
+"#;
+
+fn saga(n: u32) -> SagaId {
+    id(n).parse().unwrap()
+}
+
+/// Starts the n-th saga.
+fn book(story: &Story, n: u32, key: &str) {
+    let definition = from_toml(TRIP).unwrap();
+    let start = Start::new(saga(n), &definition, key, &serde_json::json!({ "city": "Rome" })).unwrap();
+    story.relay(|any| async move { any.start(start.tenant("acme")).await.unwrap() });
+}
+
+/// What is due for it is sent, and is answered by its topic.
+fn answer(story: &Story, n: u32, answer: impl Fn(&str) -> Outcome) {
+    let claimed = story.claim("relay-a", 1);
+    assert!(!claimed.is_empty());
+    for one in claimed.iter().filter(|one| one.lease.saga == Some(saga(n))) {
+        let report = Report::Sent(answer(&one.delivery.topic));
+        story.relay(|any| async move {
+            let store = any.store();
+            let ended = vec![(&one.lease, &report, 0.5)];
+            let decided = drive::settlements(&*store, "relay-a", ended).await.unwrap().remove(0);
+            let drive::Decided::Settle(settlement) = decided else {
+                panic!("{decided:?}")
+            };
+            assert!(store.settle(&[*settlement]).await.unwrap()[0].is_settled());
+        });
+    }
+}
+
+#[test]
+fn sagas() {
+    let mut story = Story::new();
+    story.file("trip.toml", TRIP);
+    story.file("spoilt.toml", &TRIP.replace("idempotent = true", "idempotend = true"));
+    story.file("wrong.toml", &TRIP.replace("fn:rent-a-car", "rent-a-car"));
+    story.say("A definition is looked at before anybody relies on it.");
+    story.type_all(&[
+        "posthouse saga lint trip.toml",
+        "posthouse saga lint trip.toml --deny-warnings --json",
+        "posthouse saga lint spoilt.toml",
+        "posthouse saga lint wrong.toml",
+        "posthouse saga start trip.toml --key trip-1 --input '{city}'",
+        "posthouse saga list",
+    ]);
+    book(&story, 1, "trip-1");
+    story.at(2);
+    answer(&story, 1, |_| Outcome::answered(Answer::bytes("\"LH 1842\"")));
+    story.at(5);
+    answer(&story, 1, |topic| match topic {
+        "fn:rent-a-car" => Outcome::unknown("timeout", "no answer within 10s"),
+        _ => Outcome::answered(Answer::bytes("\"room 7\"")),
+    });
+    book(&story, 2, "trip-2");
+    story.say("Nobody knows whether the car was rented.");
+    story.type_all(&[
+        "posthouse saga list",
+        "posthouse saga list --state held --because unknown --json",
+        "posthouse saga show trip/trip-1",
+        "posthouse saga show trip/trip-1 --payload | tail -1",
+        "posthouse saga retry trip/trip-1 flight",
+        "posthouse saga skip trip/trip-1 hotel",
+        "posthouse saga complete trip/trip-1 car --output nonsense",
+        "posthouse saga show trip/trip-7",
+    ]);
+    story.type_in("posthouse dead list | cut -c 38-");
+    story.at(60);
+    story.type_all(&[
+        "posthouse saga skip trip/trip-1 car --reason 'they take the train'",
+        "posthouse saga pause --name trip --state running --dry-run",
+        "posthouse saga pause --name trip --state running",
+        "posthouse saga pause --name trip --state running --yes --reason 'the bank is down'",
+        "posthouse saga resume trip/trip-1",
+        "posthouse saga pause",
+    ]);
+    story.at(62);
+    answer(&story, 1, |_| Outcome::reject("http_422", "card declined"));
+    story.at(63);
+    answer(&story, 1, |_| Outcome::delivered());
+    story.at(64);
+    answer(&story, 1, |_| Outcome::reject("http_400", "no such booking"));
+    story.say("The card was declined, and the flight cannot be cancelled.");
+    story.type_all(&[
+        "posthouse saga show trip/trip-1",
+        "posthouse saga abandon trip/trip-2 --json",
+        "posthouse saga resolve trip/trip-1 flight --reason 'cancelled by telephone'",
+        "posthouse saga list",
+        "posthouse saga resume trip/trip-1",
+        "posthouse audit --limit 3",
+    ]);
+    story.ends_as("sagas");
 }
 
 #[test]

@@ -175,11 +175,9 @@ impl Loaded {
                 verb: verb.as_str(),
                 why,
             })?;
-        let about = match verb {
-            Verb::Retry { step } | Verb::Complete { step, .. } | Verb::Skip { step } | Verb::Resolve { step } => {
-                format!("{step}: {note}")
-            }
-            _ => note.to_owned(),
+        let about = match verb.step() {
+            Some(step) => format!("{step}: {note}"),
+            None => note.to_owned(),
         };
         Ok(Change {
             audit: Some((verb.action(), crate::text::error_text(&about))),

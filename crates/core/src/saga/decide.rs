@@ -95,6 +95,16 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// The step that it is about.
+    pub fn step(&self) -> Option<&str> {
+        match self {
+            Self::Retry { step } | Self::Complete { step, .. } | Self::Skip { step } | Self::Resolve { step } => {
+                Some(step)
+            }
+            _ => None,
+        }
+    }
+
     /// Its word in the audit, where messages have verbs of the same name.
     pub const fn action(&self) -> &'static str {
         match self {
@@ -310,7 +320,7 @@ pub fn decide(
             answer,
         } => work.late(*step, *run, *role, answer),
         Event::Asked { verb, actor, note } => {
-            work.log(verb.as_str(), None, note);
+            work.log(verb.as_str(), verb.step().and_then(|step| definition.find(step)), note);
             work.asked(verb, actor, note)?;
         }
     }
@@ -337,7 +347,8 @@ enum Failure {
 impl Work<'_> {
     fn done(mut self) -> Decision {
         let after = self.next.snapshot.state();
-        if after != self.before {
+        let told = self.next.log.iter().any(|line| line.what == after.0.as_str());
+        if after != self.before && !told {
             let detail = after.1.map(|reason| reason.as_str()).unwrap_or_default();
             self.log(after.0.as_str(), None, detail);
         }
@@ -805,7 +816,8 @@ impl Work<'_> {
     }
 
     fn end(&mut self, how: Ended) {
-        self.next.snapshot.ended = Some(how);
+        let saga = &mut self.next.snapshot;
+        (saga.ended, saga.paused) = (Some(how), false);
         self.drop_timer();
     }
 

@@ -106,14 +106,15 @@ impl Start {
         check_optional_name("tenant", &self.tenant)?;
         check_name("namespace", &self.namespace)?;
         check_name("key", &self.key)?;
+        // Before anything is done with it that goes down as deep as it does.
+        if !fits(&self.input) {
+            let problem = format!("is nested more than {MOST_DEPTH} deep");
+            return Err(Invalid::new("input", problem).into());
+        }
         let bytes = self.input.to_string();
         if bytes.len() > limits.payload_bytes {
             let (size, most) = (bytes.len(), limits.payload_bytes);
             return Err(Invalid::new("input", format!("has {size} bytes, at most {most} are allowed")).into());
-        }
-        if !fits(&self.input) {
-            let problem = format!("is nested more than {MOST_DEPTH} deep");
-            return Err(Invalid::new("input", problem).into());
         }
         if limits.require_tenant && self.tenant.is_empty() {
             return Err(Invalid::new("tenant", "is empty, and this store requires one").into());

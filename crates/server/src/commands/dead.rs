@@ -3,6 +3,7 @@
 use posthouse::{
     AnyStore, Filter, State,
     bulk::{BulkReplay, LeftOut, Preview, Replayed},
+    saga::{SagaFilter, SagaState},
 };
 use serde::Serialize;
 use std::{
@@ -44,7 +45,32 @@ async fn list(args: &DeadList, store: &str, out: &Output) -> Result<(), Failure>
         reason: args.reason,
         ..messages::filter(&args.which, Some(state(args.quarantined)), &args.page)
     };
-    messages::list(filter, args.page.patience, store, out).await
+    messages::list(filter, args.page.patience, store, out).await?;
+    held_sagas(args, store, out).await
+}
+
+/// Those of sagas are told of beside them: what becomes of their messages is for the saga to say.
+async fn held_sagas(args: &DeadList, store: &str, out: &Output) -> Result<(), Failure> {
+    if out.json {
+        return Ok(());
+    }
+    let filter = SagaFilter {
+        tenant: args.which.tenant.clone(),
+        namespace: args.which.namespace.clone(),
+        state: Some(SagaState::Held),
+        limit: 1000,
+        ..SagaFilter::default()
+    };
+    let page = AnyStore::open(store).await?.admin().sagas(&filter).await?;
+    let more = if page.next.is_some() { " or more" } else { "" };
+    match page.sagas.len() {
+        0 => {}
+        1 => out.note("1 saga waits for a person: posthouse saga list --state held"),
+        n => out.note(&format!(
+            "{n}{more} sagas wait for a person: posthouse saga list --state held"
+        )),
+    }
+    Ok(())
 }
 
 const fn state(quarantined: bool) -> State {

@@ -264,10 +264,10 @@ fn steps(saga: &SagaView, out: &Output) -> String {
             .filter(|(_, depth)| **depth == level)
             .collect();
         for (at, (step, _)) in here.iter().enumerate() {
-            let branch = match (here.len(), at + 1 == here.len()) {
-                (1, _) => "",
-                (_, false) => "├ ",
-                (_, true) => "└ ",
+            let (branch, width) = match (here.len(), at + 1 == here.len()) {
+                (1, _) => ("", width + 2),
+                (_, false) => ("├ ", width),
+                (_, true) => ("└ ", width),
             };
             let _ = writeln!(text, "  {branch}{}", line(step, width, out));
         }
