@@ -80,6 +80,11 @@
 #[doc = include_str!("../../../docs/handlers.md")]
 struct HandlersPage;
 
+/// The page on sagas: its example is compiled.
+#[cfg(all(doctest, feature = "postgres", feature = "sqlx"))]
+#[doc = include_str!("../../../docs/sagas.md")]
+struct SagasPage;
+
 /// The page on the ledger: its example is compiled.
 #[cfg(all(doctest, feature = "sqlite", feature = "sqlx", feature = "axum"))]
 #[doc = include_str!("../../../docs/ledger.md")]

@@ -1,6 +1,6 @@
 //! Sagas: steps that are all done, or undone again, across crashes.
 //!
-//! **No process owns a saga.** A step is a message like any other; what comes after it is decided by [`decide`], a pure function, and stored by the very
+//! **No process owns a saga.** A step is a message like any other; what comes after it is decided by [`decide`](fn@decide), a pure function, and stored by the very
 //! settlement of that message, if nobody else has moved the saga meanwhile. Leases, attempts, waits and dead letters are the outbox's own.
 //!
 //! | to read about | open |

@@ -1,4 +1,4 @@
-//! Where a saga stands: all that [`decide`](super::decide) needs to know of it, kept as one versioned document.
+//! Where a saga stands: all that [`decide`](fn@super::decide) needs to know of it, kept as one versioned document.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -60,6 +60,7 @@ pub enum Producer {
 }
 
 /// What the world answered to an action, and so what somebody outside can know of it.
+#[expect(clippy::large_enum_variant, reason = "there are a handful of them at a time")]
 #[derive(Debug)]
 pub enum Answer {
     Nothing,

@@ -3,6 +3,9 @@
 //! The rules are those of the core, and the store is the least that keeps its contract: a settlement is written if its lease is held, the version is the
 //! one that was decided on, and what is taken back stands as it stood. A planted mistake replaces one of them, and a promise must be found broken.
 
+// Test code fails by panicking.
+#![allow(clippy::unwrap_used)]
+
 mod planted;
 mod sound;
 mod world;
