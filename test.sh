@@ -170,6 +170,12 @@ orders_story() {
     BUILT=yes examples/order_execution/run postgres
 }
 
+# Over HTTP and over functions.
+trips_story() {
+    BUILT=yes examples/trip_saga/run
+    BUILT=yes examples/trip_saga/run postgres
+}
+
 # Applications with other drivers, each resolved by itself as it would be elsewhere: only one SQLite can be linked, so a driver may
 # allow one version of ours and not another. Without a registry the resolver takes what is here.
 beside() {
@@ -221,6 +227,7 @@ case $mode in
         stage "example: usage_billing" billing_story
         stage "example: memory_writeback" writeback
         stage "example: order_execution" orders_story
+        stage "example: trip_saga" trips_story
         stage "examples: beside other drivers" beside
         ;;
     *)

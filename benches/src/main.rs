@@ -103,6 +103,7 @@ async fn main() {
     }
     if wants("B15") {
         pg.ledger(&mut report).await;
+        pg.sagas(&mut report).await;
     }
     report.print();
 }

@@ -3,6 +3,7 @@
 mod copy;
 mod held;
 mod ledger;
+mod saga;
 mod single;
 
 pub use held::Offer;

@@ -23,6 +23,8 @@ mod sagas;
 mod simulation;
 mod tenants;
 mod transactional;
+#[cfg(all(feature = "http", feature = "axum"))]
+mod trip_saga;
 mod waking;
 #[cfg(feature = "http")]
 mod webhooks;

@@ -248,6 +248,11 @@ fn measured(text: &str) {
         "posthouse_ledger_conflicts_total",
         "posthouse_ledger_busy_total",
         "posthouse_ledger_takeovers_total",
+        "posthouse_saga_started_total",
+        "posthouse_saga_completed_total",
+        "posthouse_saga_compensated_total",
+        "posthouse_saga_held_total",
+        "posthouse_saga_step_seconds",
         "posthouse_store_errors_total",
         "posthouse_stalls_total",
     ];
