@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 51] = [
+const MISTAKES: [Mistake; 58] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -411,6 +411,58 @@ const MISTAKES: [Mistake; 51] = [
         wrong: "WHERE false AND",
         cases: &["a_head_that_came_back_is_found_among_very_many"],
     },
+    Mistake {
+        name: "a saga is written over",
+        file: "saga",
+        right: "s.id = p_saga[a] AND s.revision = p_revision[a]",
+        wrong: "s.id = p_saga[a]",
+        cases: &[
+            "of_two_that_decide_at_once_one_is_stale",
+            "a_change_of_what_has_changed_is_stale",
+        ],
+    },
+    Mistake {
+        name: "what was granted since is taken back",
+        file: "saga",
+        right: "IF NOT FOUND OR v.epoch <> w.epoch OR v.state NOT IN",
+        wrong: "IF NOT FOUND OR v.state NOT IN",
+        cases: &["what_somebody_is_at_is_not_taken_back"],
+    },
+    Mistake {
+        name: "another input is the same saga",
+        file: "saga",
+        right: "CASE WHEN s.digest = p_hash[2] THEN 'existing' ELSE 'mismatch' END",
+        wrong: "'existing'",
+        cases: &["a_key_with_another_input_is_a_mismatch"],
+    },
+    Mistake {
+        name: "a version has any content",
+        file: "saga",
+        right: "IF d.n IS NOT NULL AND d.hash = p_hash[1] THEN",
+        wrong: "IF d.n IS NOT NULL THEN",
+        cases: &["a_version_has_one_content"],
+    },
+    Mistake {
+        name: "what never came is not remembered as undone",
+        file: "saga",
+        right: "VALUES (p_consumer[1], p_key[1], p_undo[1], clock())",
+        wrong: "VALUES (p_consumer[1], p_key[1], false, clock())",
+        cases: &["what_was_undone_before_it_came_is_refused"],
+    },
+    Mistake {
+        name: "sagas that are under way are pruned",
+        file: "saga",
+        right: "WHERE s.finished_at <= p_cutoff ORDER BY s.finished_at",
+        wrong: "WHERE s.created_at <= p_cutoff ORDER BY s.created_at",
+        cases: &["sagas_that_are_over_are_pruned"],
+    },
+    Mistake {
+        name: "messages of sagas are anybody's",
+        file: "operator",
+        right: "(take_out.message).kind >= 2 AND",
+        wrong: "(take_out.message).kind >= 9 AND",
+        cases: &["verbs_of_messages_do_not_apply_to_sagas"],
+    },
 ];
 
 /// A store with the mistake planted.
@@ -519,4 +571,11 @@ controls! {
     a_lease_of_what_came_back_that_is_passed_is_noticed: "what came back holds nothing",
     a_lease_of_what_was_behind_that_is_passed_is_noticed: "what was behind holds nothing",
     a_wrong_head_among_very_many_is_noticed: "the oldest in the line is taken for the first of its key",
+    a_saga_that_is_written_over_is_noticed: "a saga is written over",
+    taking_back_what_was_granted_since_is_noticed: "what was granted since is taken back",
+    another_input_that_passes_is_noticed: "another input is the same saga",
+    a_version_of_two_contents_is_noticed: "a version has any content",
+    a_missing_tombstone_is_noticed: "what never came is not remembered as undone",
+    pruning_what_is_under_way_is_noticed: "sagas that are under way are pruned",
+    a_verb_that_passes_by_the_saga_is_noticed: "messages of sagas are anybody's",
 }
