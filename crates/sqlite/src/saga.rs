@@ -260,28 +260,11 @@ async fn withdraw<R: Run>(on: &mut R, id: MessageId, epoch: u64, now: i64) -> Re
 
 /// A step comes to a participant.
 pub(crate) async fn do_once<R: Run>(on: &mut R, consumer: &str, key: &str) -> Result<Doing, Error> {
-    check_consumer(consumer)?;
-    check_step_key(key)?;
-    let values = vec![consumer.into(), key.into(), 0.into()];
-    if on
-        .run(&Call {
-            sql: STEP_FIRST,
-            values,
-        })
-        .await?
-        .is_some()
-    {
+    if first_heard(on, consumer, key, false).await? {
         return Ok(Doing::First);
     }
-    let values = vec![consumer.into(), key.into()];
-    match on
-        .run(&Call {
-            sql: STEP_UNDONE,
-            values,
-        })
-        .await?
-        .as_deref()
-    {
+    let (sql, values) = (STEP_UNDONE, vec![consumer.into(), key.into()]);
+    match on.run(&Call { sql, values }).await?.as_deref() {
         Some([Value::Integer(0)]) => Ok(Doing::Before),
         Some([Value::Integer(_)]) => Ok(Doing::Undone),
         other => Err(internal(format!("not a step: {other:?}"))),
@@ -290,22 +273,20 @@ pub(crate) async fn do_once<R: Run>(on: &mut R, consumer: &str, key: &str) -> Re
 
 /// A step is to be undone by a participant.
 pub(crate) async fn undo_once<R: Run>(on: &mut R, consumer: &str, key: &str) -> Result<Undoing, Error> {
-    check_consumer(consumer)?;
-    check_step_key(key)?;
-    let values = vec![consumer.into(), key.into(), 1.into()];
-    if on
-        .run(&Call {
-            sql: STEP_FIRST,
-            values,
-        })
-        .await?
-        .is_some()
-    {
+    if first_heard(on, consumer, key, true).await? {
         return Ok(Undoing::Never);
     }
-    let values = vec![consumer.into(), key.into()];
-    let undone = on.run(&Call { sql: STEP_UNDO, values }).await?.is_some();
+    let (sql, values) = (STEP_UNDO, vec![consumer.into(), key.into()]);
+    let undone = on.run(&Call { sql, values }).await?.is_some();
     Ok(if undone { Undoing::Now } else { Undoing::Before })
+}
+
+/// Whether a participant hears of a step for the first time; it knows of it from then on.
+async fn first_heard<R: Run>(on: &mut R, consumer: &str, key: &str, undone: bool) -> Result<bool, Error> {
+    check_consumer(consumer)?;
+    check_step_key(key)?;
+    let (sql, values) = (STEP_FIRST, vec![consumer.into(), key.into(), i64::from(undone).into()]);
+    Ok(on.run(&Call { sql, values }).await?.is_some())
 }
 
 /// A saga as it is.

@@ -211,9 +211,7 @@ impl Loaded {
 
     /// What a message was sent for.
     fn role(&self, lease: &Lease) -> Role {
-        let mut carriers = self.snapshot.steps.iter().filter_map(|step| step.carrier);
-        let own = carriers.find(|carrier| carrier.message == lease.id);
-        own.map_or(Role::Do, |carrier| carrier.role)
+        self.snapshot.carried(lease.id).map_or(Role::Do, |(_, role)| role)
     }
 }
 

@@ -3,6 +3,8 @@
 //! It writes nothing. Its result (the new snapshot, messages to send, messages to take back, lines of the log) is stored by the very settlement of the
 //! message that it is about, with the version that it was decided on; whoever is told [`Stale`](crate::Verdict::Stale) loads it again and decides again.
 
+mod asked;
+
 use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -269,10 +271,6 @@ pub struct Decision {
 #[error("{0}")]
 pub struct Refused(pub String);
 
-fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(why.into()))
-}
-
 /// What comes next, when this has happened to a saga that stands so.
 pub fn decide(
     definition: &Definition,
@@ -415,7 +413,7 @@ impl Work<'_> {
             self.advance();
             return Own::Delivered;
         }
-        let Some((at, role)) = self.carried(message) else {
+        let Some((at, role)) = self.next.snapshot.carried(message) else {
             return Own::Concluded;
         };
         self.tell(at, role, answer);
@@ -442,21 +440,13 @@ impl Work<'_> {
         }
     }
 
-    /// The step for which a message is under way, and what for.
-    fn carried(&self, message: MessageId) -> Option<(usize, Role)> {
-        let steps = self.next.snapshot.steps.iter().enumerate();
-        let mut carried = steps.filter_map(|(at, step)| Some((at, step.carrier?)));
-        let found = carried.find(|(_, carrier)| carrier.message == message);
-        found.map(|(at, carrier)| (at, carrier.role))
-    }
-
     /// A message goes back unsent; but not if the saga does not want it any more, since nobody would hear of it.
     fn released(&mut self, message: MessageId, after: Duration) -> Own {
         let wanted = Own::Released(after);
         if self.next.snapshot.timer == Some(message) {
             return wanted;
         }
-        let Some((at, role)) = self.carried(message) else {
+        let Some((at, role)) = self.next.snapshot.carried(message) else {
             return Own::Concluded;
         };
         let going = match role {
@@ -839,10 +829,9 @@ impl Work<'_> {
         if self.next.snapshot.steps.iter().any(|step| step.stuck.is_some()) {
             return;
         }
-        let passed = |step: &StepSnapshot| matches!(step.progress, Progress::Done | Progress::Skipped);
         for at in 0..self.count() {
             // All of them, not only those right before it: one in between may have been left out, or kept from an earlier run.
-            let free = self.definition.before(at).all(|before| passed(self.look(before)));
+            let free = self.definition.before(at).all(|before| self.look(before).has_passed());
             if free && self.look(at).progress == Progress::Waiting {
                 self.step(at).progress = Progress::Ready;
             }
@@ -852,18 +841,20 @@ impl Work<'_> {
                 self.set_out(at);
             }
         }
-        if self.next.snapshot.steps.iter().all(passed) {
+        if self.next.snapshot.steps.iter().all(StepSnapshot::has_passed) {
             self.end(Ended::Completed);
         }
     }
 
     /// Whether it can still be undone as a whole: not while somebody is at the pivot.
     fn may_turn_back(&self) -> bool {
-        let is_at_it = |at: usize| {
-            let carrier = self.look(at).carrier;
-            carrier.is_some_and(|carrier| self.live.get(&carrier.message) == Some(&Standing::Leased))
-        };
-        !self.is_past_pivot() && !self.definition.pivot().is_some_and(is_at_it)
+        !self.is_past_pivot() && !self.definition.pivot().is_some_and(|at| self.is_leased(at))
+    }
+
+    /// Whether somebody is at it just now.
+    fn is_leased(&self, at: usize) -> bool {
+        let carrier = self.look(at).carrier;
+        carrier.is_some_and(|carrier| self.live.get(&carrier.message) == Some(&Standing::Leased))
     }
 
     /// Sends a step, or asks whether it was done if that is not known.
@@ -1073,77 +1064,6 @@ impl Work<'_> {
         }
     }
 
-    fn asked(&mut self, verb: &Verb, actor: &str, note: &str) -> Result<(), Refused> {
-        if let (Some(ended), false) = (self.next.snapshot.ended, *verb == Verb::Replay) {
-            let how = match ended {
-                Ended::Completed => "completed",
-                Ended::Compensated => "compensated",
-                Ended::Abandoned => "abandoned",
-            };
-            return refused(format!("the saga is {how}"));
-        }
-        match verb {
-            Verb::Pause => {
-                self.next.snapshot.paused = true;
-                self.stop();
-            }
-            Verb::Quarantine => {
-                self.next.snapshot.quarantined = Some(text::error_text(note));
-                self.stop();
-            }
-            Verb::Resume => {
-                let saga = &mut self.next.snapshot;
-                if !saga.paused && saga.quarantined.is_none() {
-                    return refused("the saga is neither paused nor quarantined");
-                }
-                (saga.paused, saga.quarantined) = (false, None);
-                self.advance();
-            }
-            Verb::Retry { step } => {
-                let at = self.free_step(step)?;
-                self.may_send()?;
-                self.retry(at)?;
-            }
-            Verb::Complete { step, output } => {
-                let at = self.free_step(step)?;
-                self.complete(at, output)?;
-            }
-            Verb::Skip { step } => {
-                let at = self.free_step(step)?;
-                self.skip(at)?;
-            }
-            Verb::Compensate { past_pivot } => {
-                if !self.is_forward() {
-                    return refused("the saga is being compensated already");
-                }
-                if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
-                    let name = &self.def(at).name;
-                    return refused(format!(
-                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant (past_pivot)"
-                    ));
-                }
-                self.turn_back(format!("{actor} asked for it: {note}"));
-            }
-            Verb::Resolve { step } => {
-                let at = self.free_step(step)?;
-                let open = matches!(self.look(at).undo, Undo::Open | Undo::Held) && self.needs_undo(at);
-                if !self.is_backward() || !open {
-                    return refused(format!("step {step:?} has no compensation that waits"));
-                }
-                self.take_back(at);
-                self.is_undone(at);
-            }
-            Verb::Replay => self.replay()?,
-            Verb::Abandon => {
-                for at in 0..self.count() {
-                    self.take_back(at);
-                }
-                self.end(Ended::Abandoned);
-            }
-        }
-        Ok(())
-    }
-
     /// One more is to be undone: what comes after it waits for it, unless somebody is at that.
     fn in_order_again(&mut self) {
         for at in 0..self.count() {
@@ -1162,173 +1082,6 @@ impl Work<'_> {
             if step.stuck.is_none() && step.undo != Undo::Held {
                 self.take_back(at);
             }
-        }
-    }
-
-    /// A step that nobody is at.
-    fn free_step(&self, name: &str) -> Result<usize, Refused> {
-        let Some(at) = self.definition.find(name) else {
-            let names: Vec<_> = self.definition.steps().iter().map(|step| step.name.as_str()).collect();
-            return refused(format!("there is no step {name:?}; there are {}", names.join(", ")));
-        };
-        let carrier = self.look(at).carrier;
-        if carrier.is_some_and(|carrier| self.live.get(&carrier.message) == Some(&Standing::Leased)) {
-            return refused(format!(
-                "somebody is at step {name:?} just now; wait until that has ended"
-            ));
-        }
-        Ok(at)
-    }
-
-    fn may_send(&self) -> Result<(), Refused> {
-        if self.is_stopped() {
-            return refused("the saga is paused or quarantined; resume it first");
-        }
-        Ok(())
-    }
-
-    fn retry(&mut self, at: usize) -> Result<(), Refused> {
-        let step = self.look(at);
-        match (self.next.snapshot.direction, step.progress) {
-            (Direction::Backward, _) => {
-                if step.undo == Undo::Compensated || !self.needs_undo(at) {
-                    return refused("there is nothing to undo in it");
-                }
-                self.in_order_again();
-                self.take_back(at);
-                let step = self.step(at);
-                (step.undo, step.undo_attempts) = (Undo::Open, 0);
-                self.advance();
-            }
-            (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected) => self.once_more(at),
-            (Direction::Forward, Progress::Waiting) => return refused("others come before it"),
-            (Direction::Forward, Progress::Done | Progress::Skipped) => return refused("it is done, or was left out"),
-        }
-        Ok(())
-    }
-
-    /// A step is sent now, whatever is known of it, with a new budget.
-    fn once_more(&mut self, at: usize) {
-        self.take_back(at);
-        // A person who wants it now knows what time it is.
-        self.next.snapshot.overdue = false;
-        let step = self.step(at);
-        (step.stuck, step.attempts, step.verifies) = (None, 0, 0);
-        step.progress = Progress::Ready;
-        if let Some(Late { role: Role::Do, output }) = step.late.take() {
-            self.is_done(at, output);
-            return;
-        }
-        let role = match self.look(at).tainted && self.def(at).verify.is_some() {
-            true => Role::Verify,
-            false => Role::Do,
-        };
-        self.send(at, role, Duration::ZERO);
-        self.advance();
-    }
-
-    fn complete(&mut self, at: usize, output: &Value) -> Result<(), Refused> {
-        let step = self.look(at);
-        let (progress, lost) = (step.progress, step.output.is_none());
-        match (self.next.snapshot.direction, progress) {
-            (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected)
-            | (Direction::Backward, Progress::Uncertain)
-                if self.look(at).undo == Undo::Open =>
-            {
-                self.take_back(at);
-                self.is_done(at, Some(output.clone()));
-            }
-            (Direction::Forward, Progress::Done) if lost => {
-                self.step(at).output = Some(output.clone());
-                for later in 0..self.count() {
-                    if self.look(later).stuck == Some(HeldReason::Output) {
-                        self.step(later).stuck = None;
-                    }
-                }
-                self.advance();
-            }
-            (_, Progress::Waiting) => return refused("others come before it"),
-            _ => return refused("it is done, or was left out, or is being undone"),
-        }
-        Ok(())
-    }
-
-    fn skip(&mut self, at: usize) -> Result<(), Refused> {
-        if !self.is_forward() {
-            return refused("the saga is being compensated; resolve a compensation instead");
-        }
-        if matches!(self.look(at).progress, Progress::Done | Progress::Skipped) {
-            return refused("it is done, or was left out");
-        }
-        let over = |step: &StepSnapshot| matches!(step.progress, Progress::Done | Progress::Skipped);
-        let taking = (0..self.count()).find(|later| self.def(*later).input.takes(at) && !over(self.look(*later)));
-        if let Some(later) = taking {
-            let name = &self.def(later).name;
-            return refused(format!(
-                "step {name:?} takes its output; complete it with an output instead"
-            ));
-        }
-        self.take_back(at);
-        let step = self.step(at);
-        (step.progress, step.stuck, step.by_hand) = (Progress::Skipped, None, true);
-        self.advance();
-        Ok(())
-    }
-
-    fn replay(&mut self) -> Result<(), Refused> {
-        self.may_replay()?;
-        if self.is_forward() {
-            let stuck: Vec<_> = (0..self.count()).filter(|at| self.look(*at).stuck.is_some()).collect();
-            stuck.into_iter().for_each(|at| self.once_more(at));
-            return Ok(());
-        }
-        let saga = &mut self.next.snapshot;
-        (saga.direction, saga.ended, saga.cause, saga.overdue) = (Direction::Forward, None, None, false);
-        for at in 0..self.count() {
-            self.take_back(at);
-            let step = self.step(at);
-            let undone = step.undo == Undo::Compensated;
-            match step.progress {
-                Progress::Done if !undone => continue,
-                Progress::Skipped if step.by_hand || step.tainted && !undone => continue,
-                Progress::Uncertain if !undone => {
-                    (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0);
-                    continue;
-                }
-                _ => {}
-            }
-            // Under the old key a participant would answer as it did, or refuse it because it was undone.
-            let run = match step.started {
-                Some(_) => step.run + 1,
-                None => step.run,
-            };
-            *step = StepSnapshot {
-                run,
-                ..StepSnapshot::default()
-            };
-        }
-        self.drop_timer();
-        self.set_timer();
-        self.advance();
-        Ok(())
-    }
-
-    fn may_replay(&self) -> Result<(), Refused> {
-        let saga = &self.next.snapshot;
-        match (saga.ended, saga.direction) {
-            (Some(Ended::Completed), _) => refused("the saga is completed"),
-            (Some(Ended::Abandoned), _) => refused("the saga is abandoned"),
-            (None, _) if self.is_stopped() => refused("the saga is paused or quarantined; resume it first"),
-            (None, Direction::Forward) if saga.steps.iter().all(|step| step.stuck.is_none()) => {
-                refused("nothing in it has failed")
-            }
-            (None, Direction::Backward) => {
-                if saga.steps.iter().any(|step| step.undo == Undo::Held) {
-                    return refused("a compensation has failed; retry or resolve it first");
-                }
-                refused("it is being compensated; wait until that has ended")
-            }
-            _ => Ok(()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Found, Loaded, Report, SagaView, Ticket, Verb};
+use super::{Change, Found, Loaded, Report, SagaView, Ticket, Verb};
 use crate::{Error, Lease, Outcome, SagaId, Settlement, Store, Verdict};
 
 /// How often somebody else may be faster before it is given up.
@@ -54,16 +54,8 @@ pub async fn load(store: &dyn Store, id: SagaId) -> Result<Loaded, Error> {
 
 /// Does what an operator asks for, and answers how the saga stands then.
 pub async fn operate(store: &dyn Store, id: SagaId, verb: &Verb, actor: &str, note: &str) -> Result<SagaView, Error> {
-    // Ends: after so many turns it is given up.
-    for _ in 0..MOST_TURNS {
-        let change = load(store, id).await?.ask(verb, actor, note)?;
-        match store.change_saga(&change).await? {
-            Verdict::Stale => {}
-            Verdict::Refused(error) => return Err(error),
-            Verdict::Settled | Verdict::LeaseLost => return Ok(load(store, id).await?.view()),
-        }
-    }
-    Err(too_busy(id))
+    change(store, id, |saga| saga.ask(verb, actor, note).map(Some)).await?;
+    Ok(load(store, id).await?.view())
 }
 
 /// Writes down what was answered after its lease was lost, and what follows from it.
@@ -74,9 +66,18 @@ pub async fn report_late(
     outcome: &Outcome,
     actor: &str,
 ) -> Result<(), Error> {
+    change(store, id, |saga| Ok(saga.late(ticket, outcome, actor))).await
+}
+
+/// Changes a saga as is decided on it, if anything is.
+async fn change(
+    store: &dyn Store,
+    id: SagaId,
+    decide: impl Fn(&Loaded) -> Result<Option<Change>, Error>,
+) -> Result<(), Error> {
     // Ends: after so many turns it is given up.
     for _ in 0..MOST_TURNS {
-        let Some(change) = load(store, id).await?.late(ticket, outcome, actor) else {
+        let Some(change) = decide(&load(store, id).await?)? else {
             return Ok(());
         };
         match store.change_saga(&change).await? {
@@ -85,9 +86,5 @@ pub async fn report_late(
             Verdict::Settled | Verdict::LeaseLost => return Ok(()),
         }
     }
-    Err(too_busy(id))
-}
-
-fn too_busy(id: SagaId) -> Error {
-    Error::Contention(format!("saga {id} changes all the time").into())
+    Err(Error::Contention(format!("saga {id} changes all the time").into()))
 }

@@ -270,6 +270,11 @@ impl Default for StepSnapshot {
 }
 
 impl StepSnapshot {
+    /// Whether those behind it need not wait for it.
+    pub fn has_passed(&self) -> bool {
+        matches!(self.progress, Progress::Done | Progress::Skipped)
+    }
+
     /// Whether an effect of it may be there.
     pub fn may_have_happened(&self) -> bool {
         self.tainted || matches!(self.progress, Progress::Done | Progress::Uncertain)
@@ -322,6 +327,14 @@ impl Snapshot {
                 }
             }
         }
+    }
+
+    /// The step for which a message is under way, and what for.
+    pub fn carried(&self, message: MessageId) -> Option<(usize, Role)> {
+        let steps = self.steps.iter().enumerate();
+        let mut carried = steps.filter_map(|(at, step)| Some((at, step.carrier?)));
+        let found = carried.find(|(_, carrier)| carrier.message == message);
+        found.map(|(at, carrier)| (at, carrier.role))
     }
 
     /// Messages that are under way for it.

@@ -88,10 +88,8 @@ impl Tables {
         );
         self.definitions.entry(name).or_insert_with(|| saga.definition.clone());
         self.saga_keys.insert(key_of(&saga), saga.owner.id);
-        let mut row = saga.row(seq, now);
-        row.created_at = now;
         let mut entry = Saga {
-            row,
+            row: saga.row(seq, now),
             definition: saga.definition,
             digest: saga.digest,
             snapshot: saga.snapshot,

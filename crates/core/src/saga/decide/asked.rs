@@ -1,0 +1,253 @@
+//! What operators ask for.
+
+use serde_json::Value;
+use std::time::Duration;
+
+use super::{
+    super::{Direction, Ended, HeldReason, Progress, Role, StepSnapshot, Undo, snapshot::Late},
+    Refused, Verb, Work,
+};
+use crate::text;
+
+fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(why.into()))
+}
+
+impl Work<'_> {
+    pub(super) fn asked(&mut self, verb: &Verb, actor: &str, note: &str) -> Result<(), Refused> {
+        if let (Some(ended), false) = (self.next.snapshot.ended, *verb == Verb::Replay) {
+            let how = match ended {
+                Ended::Completed => "completed",
+                Ended::Compensated => "compensated",
+                Ended::Abandoned => "abandoned",
+            };
+            return refused(format!("the saga is {how}"));
+        }
+        match verb {
+            Verb::Pause => {
+                self.next.snapshot.paused = true;
+                self.stop();
+            }
+            Verb::Quarantine => {
+                self.next.snapshot.quarantined = Some(text::error_text(note));
+                self.stop();
+            }
+            Verb::Resume => {
+                let saga = &mut self.next.snapshot;
+                if !saga.paused && saga.quarantined.is_none() {
+                    return refused("the saga is neither paused nor quarantined");
+                }
+                (saga.paused, saga.quarantined) = (false, None);
+                self.advance();
+            }
+            Verb::Retry { step } => {
+                let at = self.free_step(step)?;
+                self.may_send()?;
+                self.retry(at)?;
+            }
+            Verb::Complete { step, output } => {
+                let at = self.free_step(step)?;
+                self.complete(at, output)?;
+            }
+            Verb::Skip { step } => {
+                let at = self.free_step(step)?;
+                self.skip(at)?;
+            }
+            Verb::Compensate { past_pivot } => {
+                if !self.is_forward() {
+                    return refused("the saga is being compensated already");
+                }
+                if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
+                    let name = &self.def(at).name;
+                    return refused(format!(
+                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant (past_pivot)"
+                    ));
+                }
+                self.turn_back(format!("{actor} asked for it: {note}"));
+            }
+            Verb::Resolve { step } => {
+                let at = self.free_step(step)?;
+                let open = matches!(self.look(at).undo, Undo::Open | Undo::Held) && self.needs_undo(at);
+                if !self.is_backward() || !open {
+                    return refused(format!("step {step:?} has no compensation that waits"));
+                }
+                self.take_back(at);
+                self.is_undone(at);
+            }
+            Verb::Replay => self.replay()?,
+            Verb::Abandon => {
+                for at in 0..self.count() {
+                    self.take_back(at);
+                }
+                self.end(Ended::Abandoned);
+            }
+        }
+        Ok(())
+    }
+
+    /// A step that nobody is at.
+    fn free_step(&self, name: &str) -> Result<usize, Refused> {
+        let Some(at) = self.definition.find(name) else {
+            let names: Vec<_> = self.definition.steps().iter().map(|step| step.name.as_str()).collect();
+            return refused(format!("there is no step {name:?}; there are {}", names.join(", ")));
+        };
+        if self.is_leased(at) {
+            return refused(format!(
+                "somebody is at step {name:?} just now; wait until that has ended"
+            ));
+        }
+        Ok(at)
+    }
+
+    fn may_send(&self) -> Result<(), Refused> {
+        if self.is_stopped() {
+            return refused("the saga is paused or quarantined; resume it first");
+        }
+        Ok(())
+    }
+
+    fn retry(&mut self, at: usize) -> Result<(), Refused> {
+        let step = self.look(at);
+        match (self.next.snapshot.direction, step.progress) {
+            (Direction::Backward, _) => {
+                if step.undo == Undo::Compensated || !self.needs_undo(at) {
+                    return refused("there is nothing to undo in it");
+                }
+                self.in_order_again();
+                self.take_back(at);
+                let step = self.step(at);
+                (step.undo, step.undo_attempts) = (Undo::Open, 0);
+                self.advance();
+            }
+            (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected) => self.once_more(at),
+            (Direction::Forward, Progress::Waiting) => return refused("others come before it"),
+            (Direction::Forward, Progress::Done | Progress::Skipped) => return refused("it is done, or was left out"),
+        }
+        Ok(())
+    }
+
+    /// A step is sent now, whatever is known of it, with a new budget.
+    fn once_more(&mut self, at: usize) {
+        self.take_back(at);
+        // A person who wants it now knows what time it is.
+        self.next.snapshot.overdue = false;
+        let step = self.step(at);
+        (step.stuck, step.attempts, step.verifies) = (None, 0, 0);
+        step.progress = Progress::Ready;
+        if let Some(Late { role: Role::Do, output }) = step.late.take() {
+            self.is_done(at, output);
+            return;
+        }
+        let role = match self.look(at).tainted && self.def(at).verify.is_some() {
+            true => Role::Verify,
+            false => Role::Do,
+        };
+        self.send(at, role, Duration::ZERO);
+        self.advance();
+    }
+
+    fn complete(&mut self, at: usize, output: &Value) -> Result<(), Refused> {
+        let step = self.look(at);
+        let (progress, lost) = (step.progress, step.output.is_none());
+        match (self.next.snapshot.direction, progress) {
+            (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected)
+            | (Direction::Backward, Progress::Uncertain)
+                if self.look(at).undo == Undo::Open =>
+            {
+                self.take_back(at);
+                self.is_done(at, Some(output.clone()));
+            }
+            (Direction::Forward, Progress::Done) if lost => {
+                self.step(at).output = Some(output.clone());
+                for later in 0..self.count() {
+                    if self.look(later).stuck == Some(HeldReason::Output) {
+                        self.step(later).stuck = None;
+                    }
+                }
+                self.advance();
+            }
+            (_, Progress::Waiting) => return refused("others come before it"),
+            _ => return refused("it is done, or was left out, or is being undone"),
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, at: usize) -> Result<(), Refused> {
+        if !self.is_forward() {
+            return refused("the saga is being compensated; resolve a compensation instead");
+        }
+        if self.look(at).has_passed() {
+            return refused("it is done, or was left out");
+        }
+        let waits = |later: &usize| self.def(*later).input.takes(at) && !self.look(*later).has_passed();
+        let taking = (0..self.count()).find(waits);
+        if let Some(later) = taking {
+            let name = &self.def(later).name;
+            return refused(format!(
+                "step {name:?} takes its output; complete it with an output instead"
+            ));
+        }
+        self.take_back(at);
+        let step = self.step(at);
+        (step.progress, step.stuck, step.by_hand) = (Progress::Skipped, None, true);
+        self.advance();
+        Ok(())
+    }
+
+    fn replay(&mut self) -> Result<(), Refused> {
+        self.may_replay()?;
+        if self.is_forward() {
+            let stuck: Vec<_> = (0..self.count()).filter(|at| self.look(*at).stuck.is_some()).collect();
+            stuck.into_iter().for_each(|at| self.once_more(at));
+            return Ok(());
+        }
+        let saga = &mut self.next.snapshot;
+        (saga.direction, saga.ended, saga.cause, saga.overdue) = (Direction::Forward, None, None, false);
+        for at in 0..self.count() {
+            self.take_back(at);
+            let step = self.step(at);
+            let undone = step.undo == Undo::Compensated;
+            match step.progress {
+                Progress::Done if !undone => continue,
+                Progress::Skipped if step.by_hand || step.tainted && !undone => continue,
+                Progress::Uncertain if !undone => {
+                    (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0);
+                    continue;
+                }
+                _ => {}
+            }
+            // Under the old key a participant would answer as it did, or refuse it because it was undone.
+            let run = match step.started {
+                Some(_) => step.run + 1,
+                None => step.run,
+            };
+            *step = StepSnapshot {
+                run,
+                ..StepSnapshot::default()
+            };
+        }
+        self.drop_timer();
+        self.set_timer();
+        self.advance();
+        Ok(())
+    }
+
+    fn may_replay(&self) -> Result<(), Refused> {
+        let saga = &self.next.snapshot;
+        match (saga.ended, saga.direction) {
+            (Some(Ended::Completed), _) => refused("the saga is completed"),
+            (Some(Ended::Abandoned), _) => refused("the saga is abandoned"),
+            (None, _) if self.is_stopped() => refused("the saga is paused or quarantined; resume it first"),
+            (None, Direction::Forward) if saga.steps.iter().all(|step| step.stuck.is_none()) => {
+                refused("nothing in it has failed")
+            }
+            (None, Direction::Backward) => {
+                if saga.steps.iter().any(|step| step.undo == Undo::Held) {
+                    return refused("a compensation has failed; retry or resolve it first");
+                }
+                refused("it is being compensated; wait until that has ended")
+            }
+            _ => Ok(()),
+        }
+    }
+}
