@@ -1,11 +1,14 @@
 //! The application's own drivers, against the real database: each commits and rolls back the message with its own change, and all
 //! write the same.
 
-use posthouse_core::{Enqueued, Error, Message, Settlement, Store};
+use posthouse_core::{
+    Enqueued, Error, Message, Settlement, Store,
+    saga::{Doing, Start, Started, Undoing},
+};
 use posthouse_postgres::{Outbox, Run};
 use posthouse_testkit::{
     Fixture,
-    samples::{NASTY, one_of_everything},
+    samples::{NASTY, a_saga, one_of_everything},
 };
 use std::{future::Future, time::Duration};
 
@@ -16,6 +19,9 @@ use crate::fixture::{PostgresFixture, session, url};
 enum Verb {
     Enqueue(Vec<Message>),
     Settle(Box<Settlement>),
+    Start(Box<Start>),
+    DoOnce,
+    UndoOnce,
 }
 
 #[derive(Debug, PartialEq)]
@@ -23,6 +29,9 @@ enum Answer {
     Enqueued(Vec<Enqueued>),
     /// Whether it was settled; if not, its lease is lost.
     Settled(bool),
+    Started(Started),
+    Doing(Doing),
+    Undoing(Undoing),
 }
 
 impl Verb {
@@ -30,6 +39,9 @@ impl Verb {
         Ok(match self {
             Self::Enqueue(messages) => Answer::Enqueued(outbox.enqueue_all(tx, messages).await?),
             Self::Settle(settlement) => Answer::Settled(outbox.settle_in(tx, &settlement).await?.is_settled()),
+            Self::Start(start) => Answer::Started(outbox.start(tx, *start).await?),
+            Self::DoOnce => Answer::Doing(outbox.do_once(tx, "hotels", "s:hotel#1:do").await?),
+            Self::UndoOnce => Answer::Undoing(outbox.undo_once(tx, "hotels", "s:hotel#1:do").await?),
         })
     }
 }
@@ -128,7 +140,39 @@ async fn story(fx: &PostgresFixture, mut app: impl Application) -> String {
         .unwrap();
     assert_eq!(answer, Answer::Settled(false));
     assert_eq!(fx.notes().await, ["committed", "again", "settled"]);
-    written
+    format!("{written}\n{}", sagas(fx, app).await)
+}
+
+/// The same for a saga, and for whoever takes part in one. Answers what was written of it.
+async fn sagas(fx: &PostgresFixture, mut app: impl Application) -> String {
+    let start = |input: &str| Verb::Start(Box::new(a_saga(input)));
+    let id = a_saga("").id;
+    let rolled_back = app.transact("rolled back", start("Rome"), false).await.unwrap();
+    assert_eq!(rolled_back, Answer::Started(Started::New(id)));
+    assert_eq!(fx.one("SELECT count(*) FROM posthouse.saga").await, "0");
+    let committed = app.transact("started", start("Rome"), true).await.unwrap();
+    assert_eq!(committed, Answer::Started(Started::New(id)));
+    let again = app.transact("started again", start("Rome"), true).await.unwrap();
+    assert_eq!(again, Answer::Started(Started::Existing(id)));
+    let other = app.transact("another", start("Oslo"), true).await;
+    assert!(matches!(other, Err(Error::SagaMismatch(of)) if of == id), "{other:?}");
+    for (verb, commit, answer) in [
+        (Verb::DoOnce, false, Answer::Doing(Doing::First)),
+        (Verb::DoOnce, true, Answer::Doing(Doing::First)),
+        (Verb::DoOnce, true, Answer::Doing(Doing::Before)),
+        (Verb::UndoOnce, true, Answer::Undoing(Undoing::Now)),
+        (Verb::DoOnce, true, Answer::Doing(Doing::Undone)),
+    ] {
+        assert_eq!(app.transact("took part", verb, commit).await.unwrap(), answer);
+    }
+    let notes = fx.notes().await;
+    assert_eq!(notes.iter().filter(|note| *note == "started").count(), 1);
+    assert!(!notes.iter().any(|note| note == "another"), "{notes:?}");
+    fx.one(
+        "SELECT concat_ws(E'\\n', (SELECT to_jsonb(s) FROM posthouse.saga s), (SELECT to_jsonb(l) FROM posthouse.saga_log l),
+            (SELECT string_agg(to_jsonb(m)::text, E'\\n' ORDER BY m.seq) FROM posthouse.message m WHERE m.kind > 1))",
+    )
+    .await
 }
 
 async fn everything(fx: &PostgresFixture) -> String {
@@ -165,7 +209,8 @@ async fn tokio_postgres_story() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokio_postgres_enqueues_in_its_transaction() {
     let written = tokio_postgres_story().await;
-    assert_eq!(written.lines().count(), one_of_everything().len(), "{written}");
+    // And of a saga: itself, its log, its deadline and its step.
+    assert_eq!(written.lines().count(), one_of_everything().len() + 4, "{written}");
 }
 
 impl Application for App<deadpool_postgres::Pool> {

@@ -4,11 +4,12 @@
 use posthouse_core::{
     Admin, Claim, Claimed, Enqueued, Error, Filter, Lease, LeaseToken, Message, OnDead, Outcome, Renewal, RetryPolicy,
     Settlement, Store,
+    saga::{Doing, Start, Started, Undoing},
 };
 use posthouse_sqlite::{AsyncOutbox, Outbox, Run};
 use posthouse_testkit::{
     Fixture,
-    samples::{NASTY, one_of_everything},
+    samples::{NASTY, a_saga, one_of_everything},
 };
 use rusqlite::TransactionBehavior;
 use std::{future::Future, time::Duration};
@@ -24,13 +25,22 @@ enum Verb {
     Settle(Box<Settlement>),
     /// Holds the lease for so long, then settles.
     HoldAndSettle(Box<Settlement>, Duration),
+    Start(Box<Start>),
+    DoOnce,
+    UndoOnce,
 }
+
+/// A step, as a participant knows it.
+const STEP: (&str, &str) = ("hotels", "s:hotel#1:do");
 
 #[derive(Debug, PartialEq)]
 enum Answer {
     Enqueued(Vec<Enqueued>),
     /// Whether it was settled; if not, its lease is lost, or a follow-up was refused.
     Settled(bool),
+    Started(Started),
+    Doing(Doing),
+    Undoing(Undoing),
 }
 
 /// An application with its driver.
@@ -85,7 +95,34 @@ async fn story(fx: &SqliteFixture, mut app: impl Application) -> String {
         .await;
     assert!(matches!(&bad, Err(Error::Invalid(e)) if e.field == "topic"), "{bad:?}");
     assert_eq!(fx.notes().await, ["committed", "again"]);
+    sagas(fx, app).await;
     fx.dump().await
+}
+
+/// The same for a saga, and for whoever takes part in one.
+async fn sagas(fx: &SqliteFixture, mut app: impl Application) {
+    let start = |input: &str| Verb::Start(Box::new(a_saga(input)));
+    let (id, before) = (a_saga("").id, fx.dump().await);
+    let rolled_back = app.run("rolled back", start("Rome"), false).await.unwrap();
+    assert_eq!(rolled_back, Answer::Started(Started::New(id)));
+    assert_eq!(fx.dump().await, before);
+    let committed = app.run("started", start("Rome"), true).await.unwrap();
+    assert_eq!(committed, Answer::Started(Started::New(id)));
+    let after = fx.dump().await;
+    let again = app.run("started again", start("Rome"), false).await.unwrap();
+    assert_eq!(again, Answer::Started(Started::Existing(id)));
+    let other = app.run("another", start("Oslo"), true).await;
+    assert!(matches!(other, Err(Error::SagaMismatch(of)) if of == id), "{other:?}");
+    assert_eq!(fx.dump().await, after);
+    for (verb, commit, answer) in [
+        (Verb::DoOnce, false, Answer::Doing(Doing::First)),
+        (Verb::DoOnce, true, Answer::Doing(Doing::First)),
+        (Verb::DoOnce, true, Answer::Doing(Doing::Before)),
+        (Verb::UndoOnce, true, Answer::Undoing(Undoing::Now)),
+        (Verb::DoOnce, true, Answer::Doing(Doing::Undone)),
+    ] {
+        assert_eq!(app.run("took part", verb, commit).await.unwrap(), answer);
+    }
 }
 
 /// The same for settlements: each of them rolled back, then committed. Answers what they have written, but for tokens and fresh ids.
@@ -181,6 +218,9 @@ impl Application for Rusqlite<'_> {
                 assert_eq!(outbox.hold(&tx, &settlement.lease, at_most)?, Renewal::Renewed);
                 Answer::Settled(outbox.settle_in(&tx, &settlement)?.is_settled())
             }
+            Verb::Start(start) => Answer::Started(outbox.start(&tx, *start)?),
+            Verb::DoOnce => Answer::Doing(outbox.do_once(&tx, STEP.0, STEP.1)?),
+            Verb::UndoOnce => Answer::Undoing(outbox.undo_once(&tx, STEP.0, STEP.1)?),
         };
         if commit {
             tx.commit().unwrap();
@@ -218,6 +258,9 @@ impl Verb {
                 assert_eq!(renewed, Renewal::Renewed);
                 Answer::Settled(outbox.settle_in(tx, &settlement).await?.is_settled())
             }
+            Self::Start(start) => Answer::Started(outbox.start(tx, *start).await?),
+            Self::DoOnce => Answer::Doing(outbox.do_once(tx, STEP.0, STEP.1).await?),
+            Self::UndoOnce => Answer::Undoing(outbox.undo_once(tx, STEP.0, STEP.1).await?),
         })
     }
 }

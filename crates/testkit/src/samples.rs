@@ -1,15 +1,31 @@
 //! Messages for whoever must show that nothing is lost on the way into a store.
 
-use posthouse_core::{Message, MessageId, OnDead, OnDuplicate, Order};
+use posthouse_core::{
+    Message, MessageId, OnDead, OnDuplicate, Order, SagaId,
+    saga::{Definition, Start},
+};
 use std::time::Duration;
 use uuid::Uuid;
 
 /// Where in [`one_of_everything`] the message is whose every text is hard to write down.
 pub const NASTY: usize = 3;
 
+/// Text that is hard to write down.
+const TEXT: &str = r#"{"a", NULL, \x00 'b' $1 ?1 \\ é 日本 "}"#;
+
+/// A saga whose every text is hard to write down, with an identity of its own.
+pub fn a_saga(input: &str) -> Start {
+    let definition = r#"{ "name": "trip", "version": 1, "deadline_ms": 60000, "steps": [
+        { "name": "flight", "action_uri": "fn:flight", "compensate_uri": "fn:flight/undo" } ] }"#;
+    let definition = Definition::parse(definition).unwrap();
+    let id = SagaId(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_1000));
+    let start = Start::new(id, &definition, TEXT, &[input, TEXT]).unwrap();
+    start.tenant(TEXT).namespace("other")
+}
+
 /// One of everything that a message can carry, each with an id of its own.
 pub fn one_of_everything() -> Vec<Message> {
-    let nasty = r#"{"a", NULL, \x00 'b' $1 ?1 \\ é 日本 "}"#;
+    let nasty = TEXT;
     let messages = [
         Message::json("plain", &[1]).unwrap(),
         Message::bytes("bytes", "application/octet-stream", vec![0, 1, 92, 34, 255]),

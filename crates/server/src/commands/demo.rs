@@ -5,10 +5,12 @@
 //! warehouse what it found, and fails if that is not what it tells.
 
 mod cast;
+mod partners;
 mod warehouse;
 
 use posthouse::{
-    Admin, Error, Filter, Message, MessageId, MessageView, State,
+    Admin, Error, Filter, Message, MessageId, MessageView, SagaId, State,
+    saga::{self, SagaState, SagaView, drive},
     sqlite::{Outbox, Sqlite},
 };
 use rusqlite::{Connection, TransactionBehavior::Immediate};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use self::{
     cast::{PATIENCE, Place, RelayProcess, found},
+    partners::{DECLINED, Partners},
     warehouse::{BUSY, SILENT, STRANGE, Visit, Warehouse},
 };
 use crate::{
@@ -44,6 +47,7 @@ pub async fn run(args: &Demo, out: &Output) -> Result<(), Failure> {
     stage.taken_over(hanging).await?;
     let refused = stage.refused().await?;
     stage.replayed(refused).await?;
+    stage.all_or_nothing().await?;
     stage.summed_up().await?;
     stage.history(hanging).await?;
     stage.closing()
@@ -59,6 +63,7 @@ struct Stage<'p> {
     outbox: Outbox,
     admin: Sqlite,
     warehouse: Warehouse,
+    partners: Partners,
     secret: String,
     relay: Option<RelayProcess>,
 }
@@ -84,6 +89,7 @@ impl<'p> Stage<'p> {
             outbox: Outbox::default(),
             admin: Sqlite::open(&place.file)?,
             warehouse: Warehouse::open(&secret).await?,
+            partners: Partners::open().await?,
             secret,
             relay: None,
         })
@@ -254,6 +260,35 @@ impl<'p> Stage<'p> {
         )
     }
 
+    async fn all_or_nothing(&mut self) -> Result<(), Failure> {
+        let fulfil = saga::from_toml(&self.partners.definition())?;
+        let mut lines = Vec::new();
+        let ends = [
+            (DECLINED - 1, "globe", SagaState::Completed),
+            (DECLINED, "yacht", SagaState::Compensated),
+        ];
+        for (order, item, end) in ends {
+            let start = saga::start(&fulfil, format!("order-{order}"), &json!({ "order": order }))?;
+            let tx = self.shop.transaction_with_behavior(Immediate)?;
+            tx.execute("INSERT INTO orders (id, item) VALUES (?1, ?2)", (order as i64, item))?;
+            let id = self.outbox.start(&tx, start)?.id();
+            tx.commit()?;
+            let view = self.ends(id, end).await?;
+            let heard = self.partners.heard(order).join(", ");
+            lines.push(format!(
+                "fulfil/{}: {}; asked for {heard}",
+                view.row.key, view.row.state
+            ));
+        }
+        let standing = self.partners.standing();
+        found(
+            standing == (vec![DECLINED - 1], vec![DECLINED - 1]),
+            "one order reserved and charged, and nothing of the other",
+        )?;
+        let title = "Two orders as sagas: reserve the item, then charge the card, or neither. One card is declined.";
+        self.tell(title, &lines)
+    }
+
     async fn summed_up(&mut self) -> Result<(), Failure> {
         if let Some(relay) = self.relay.take() {
             relay.stop().await?;
@@ -263,7 +298,7 @@ impl<'p> Stage<'p> {
             state: Some(State::Done),
             ..Filter::default()
         };
-        let done = self.admin.list(&done).await?.messages.len();
+        let done = self.messages(&done).await?;
         let taken_in = self.warehouse.taken_in();
         found(
             (messages, taken_in) == (done, done),
@@ -305,15 +340,14 @@ impl<'p> Stage<'p> {
         }
         let say = |lead: &str, command: &str| format!("{lead}  {}\n", self.out.paint(Paint::Cyan, command));
         let look = |file: &str| {
-            format!(
-                "posthouse --store {} messages list",
-                shell_word(&format!("sqlite://{file}"))
-            )
+            let store = format!("posthouse --store {}", shell_word(&format!("sqlite://{file}")));
+            let saga = format!("{store} saga show fulfil/order-{DECLINED}");
+            say("Look at it:", &format!("{store} messages list")) + &say("           ", &saga)
         };
         let text = if self.place.kept {
-            say("Look at it:", &look(&self.place.file.display().to_string()))
+            look(&self.place.file.display().to_string())
         } else {
-            say("Keep it:   ", "posthouse demo --keep demo.db") + &say("Look at it:", &look("demo.db"))
+            say("Keep it:   ", "posthouse demo --keep demo.db") + &look("demo.db")
         };
         self.out.data(&format!("\n{text}"))
     }
@@ -364,8 +398,14 @@ impl<'p> Stage<'p> {
         let orders: i64 = self
             .shop
             .query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?;
-        let messages = self.admin.list(&Filter::default()).await?.messages.len();
+        let messages = self.messages(&Filter::default()).await?;
         Ok((usize::try_from(orders).unwrap_or(0), messages))
+    }
+
+    /// The shop's own messages; those of sagas are not meant for the warehouse.
+    async fn messages(&self, filter: &Filter) -> Result<usize, Failure> {
+        let all = self.admin.list(filter).await?.messages;
+        Ok(all.iter().filter(|view| view.topic.starts_with("order.")).count())
     }
 
     /// The message as the store has it, which must be in this state.
@@ -391,6 +431,17 @@ impl<'p> Stage<'p> {
             Ok(Some(stage.find(id).await?).filter(|view| view.state == state))
         })
         .await
+    }
+
+    /// Waits until a relay has brought the saga to its end, which must be this one.
+    async fn ends(&mut self, id: SagaId, end: SagaState) -> Result<SagaView, Failure> {
+        let over = async |stage: &mut Self| {
+            let view = drive::load(&stage.admin, id).await?.view();
+            Ok(Some(view).filter(|view| view.row.state.is_over()))
+        };
+        let view = self.wait("the end of a saga", over).await?;
+        found(view.row.state == end, &format!("the saga {end}"))?;
+        Ok(view)
     }
 
     /// Looks again and again, for as long as the relay lives.

@@ -47,6 +47,9 @@ lease_ms = {lease}
 poll_ms = 100
 grace_ms = 1000
 backoff = {{ base_ms = 300, factor = 2.0, jitter = 0.0 }}
+[explicit]
+http = ["127.0.0.1"]
+allow = ["127.0.0.1"]
 [admin]
 bind = "off"
 [log]
