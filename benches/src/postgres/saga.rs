@@ -32,17 +32,22 @@ fn trip() -> Definition {
 
 impl Bench {
     pub async fn sagas(&self, report: &mut Report) {
-        let (mut plain, mut sagas) = (Vec::new(), Vec::new());
+        let (mut enqueues, mut starts, mut plain, mut steps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..RUNS {
+            self.clear_sagas().await;
+            enqueues.push(self.single_messages().await);
             self.clear_sagas().await;
             plain.push(self.plain_messages().await);
             self.clear_sagas().await;
-            sagas.push(self.saga_steps().await);
+            starts.push(self.saga_starts().await);
+            steps.push(self.saga_steps().await);
             let done = "SELECT count(*) FROM posthouse.saga WHERE state = 'completed'";
             assert_eq!(self.count(done).await, SAGAS as i64, "verification failed: no number");
         }
-        let work = format!("a step of a saga of {STEPS} against a plain message, from its enqueue to its end");
-        report.compare("B15", &work, "/s", &plain, &sagas, Bar::AtLeast(0.4));
+        let work = format!("saga: a step of {STEPS}, claimed, settled and the next one sent, against a plain message from its enqueue (in bulk) to its end");
+        report.compare("B15", &work, "/s", &plain, &steps, Bar::AtLeast(0.4));
+        let work = format!("saga: its start against the enqueue of one message, {TOGETHER} calls in a transaction");
+        report.compare("B15", &work, "/s", &enqueues, &starts, Bar::Told);
     }
 
     async fn clear_sagas(&self) {
@@ -69,23 +74,38 @@ impl Bench {
         (SAGAS * STEPS) as f64 / start.elapsed().as_secs_f64()
     }
 
-    async fn saga_steps(&self) -> f64 {
+    /// One call each, as a saga is started.
+    async fn single_messages(&self) -> f64 {
+        let (outbox, mut client) = (Outbox::default(), session(&self.url).await);
+        let start = Instant::now();
+        for chunk in 0..SAGAS / TOGETHER {
+            let mut tx = client.transaction().await.unwrap();
+            for n in 0..TOGETHER {
+                let message = Message::bytes("bench", "application/json", body(chunk * TOGETHER + n));
+                outbox.enqueue(&mut tx, message).await.unwrap();
+            }
+            tx.commit().await.unwrap();
+        }
+        SAGAS as f64 / start.elapsed().as_secs_f64()
+    }
+
+    async fn saga_starts(&self) -> f64 {
         let (outbox, mut client, trip) = (Outbox::default(), session(&self.url).await, trip());
         let start = Instant::now();
         for chunk in 0..SAGAS / TOGETHER {
             let mut tx = client.transaction().await.unwrap();
             for n in 0..TOGETHER {
-                let input = "x".repeat(198);
-                let one = Start::new(
-                    SagaId(Uuid::now_v7()),
-                    &trip,
-                    format!("k{}", chunk * TOGETHER + n),
-                    &input,
-                );
+                let (id, key) = (SagaId(Uuid::now_v7()), format!("k{}", chunk * TOGETHER + n));
+                let one = Start::new(id, &trip, key, &"x".repeat(198));
                 outbox.start(&mut tx, one.unwrap()).await.unwrap();
             }
             tx.commit().await.unwrap();
         }
+        SAGAS as f64 / start.elapsed().as_secs_f64()
+    }
+
+    async fn saga_steps(&self) -> f64 {
+        let start = Instant::now();
         let said = Said::Sent(Outcome::answered(Answer::bytes("\"booked\"")));
         while let Some(leases) = self.claimed().await {
             let ended = leases.iter().map(|lease| (lease, &said, 0.5));

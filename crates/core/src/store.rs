@@ -156,7 +156,11 @@ pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settl
         // Ends: of each saga one is decided in each turn.
         while !of_sagas.is_empty() {
             let reports = of_sagas.iter().map(|lease| (lease, &Report::Expired, 0.5));
-            let decided = drive::settlements(store, REPAIRER, reports.collect()).await?;
+            let decided = match drive::settlements(store, REPAIRER, reports.collect()).await {
+                // Who may not settle sagas leaves them to relays.
+                Err(Error::Denied(_)) => break,
+                decided => decided?,
+            };
             let later = of_sagas
                 .iter()
                 .zip(&decided)
@@ -167,7 +171,10 @@ pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settl
                 // What cannot be read is left to a person: its lease stays as it is.
                 Decided::Later | Decided::Broken(_) => None,
             });
-            freed += settle_telling(store, &batch.collect::<Vec<_>>(), tell).await?;
+            freed += match settle_telling(store, &batch.collect::<Vec<_>>(), tell).await {
+                Err(Error::Denied(_)) => break,
+                settled => settled?,
+            };
             of_sagas = later;
         }
         // What somebody is just settling does not use up the room of others.

@@ -1,4 +1,4 @@
--- Gives messages of sagas back, unsent, for a second: so long they are in nobody's way.
+-- Gives messages of sagas back, unsent and due, behind all others: a relay that looks finds them.
 CREATE OR REPLACE FUNCTION posthouse.leave_to_relays(p_seq bigint[], p_token uuid) RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
@@ -7,7 +7,7 @@ DECLARE
 BEGIN
     -- A lease so short that it is over already would be taken for one under which something was sent.
     IF 'settled' <> ANY (settle(own, array_fill(p_token, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(2::bigint, ARRAY[n]), NULL,
-                   array_fill(1000::bigint, ARRAY[n]),
+                   array_fill(0::bigint, ARRAY[n]),
                    ARRAY(SELECT l.max_attempts::bigint FROM unnest(own) WITH ORDINALITY s(seq, o) CROSS JOIN LATERAL (SELECT v.max_attempts FROM live v WHERE v.seq = s.seq OFFSET 0) l ORDER BY s.o),
                    NULL, NULL, NULL)) THEN
         RAISE 'a lease was over before it was granted' USING ERRCODE = '40001';

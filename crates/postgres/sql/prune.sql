@@ -30,10 +30,10 @@ BEGIN
     more := false;
     FOR m IN
         SELECT m.seq, m.created_at > cutoff AND m.created_at <= t AS young,
-               v.state IN ('done', 'dead') AND v.finished_at <= cutoff AND NOT coalesce(d.blocking, false) AS over
+               v.state IN ('done', 'dead') AND v.finished_at <= cutoff AND NOT coalesce(d.blocking, false) AND NOT coalesce(d.letter, false) AS over
         FROM (SELECT m.seq, m.created_at FROM message m WHERE m.seq >= (SELECT r.next FROM retention r) ORDER BY m.seq LIMIT looks) m
         CROSS JOIN LATERAL (SELECT v.state, v.finished_at FROM messages v WHERE v.seq = m.seq OFFSET 0) v
-        LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = m.seq OFFSET 0) d ON true
+        LEFT JOIN LATERAL (SELECT d.blocking, is_held_for_saga(d.seq) AS letter FROM dead d WHERE d.seq = m.seq OFFSET 0) d ON true
         ORDER BY m.seq
     LOOP
         young := CASE WHEN m.young THEN young + 1 ELSE 0 END;
@@ -52,8 +52,8 @@ BEGIN
     seqs := ARRAY(
         SELECT s FROM unnest(seqs) s
         CROSS JOIN LATERAL (SELECT v.state FROM messages v WHERE v.seq = s AND v.finished_at <= cutoff OFFSET 0) v
-        LEFT JOIN LATERAL (SELECT d.blocking FROM dead d WHERE d.seq = s OFFSET 0) d ON true
-        WHERE v.state = 'done' OR v.state = 'dead' AND s = ANY (buried) AND NOT d.blocking);
+        LEFT JOIN LATERAL (SELECT d.blocking, is_held_for_saga(d.seq) AS letter FROM dead d WHERE d.seq = s OFFSET 0) d ON true
+        WHERE v.state = 'done' OR v.state = 'dead' AND s = ANY (buried) AND NOT d.blocking AND NOT d.letter);
     -- In the order in which producers lock them.
     PERFORM FROM dedupe d WHERE d.id = ANY (ARRAY(SELECT m.id FROM message m WHERE m.seq = ANY (seqs) AND m.dedupe_key IS NOT NULL)) ORDER BY d.key_hash FOR UPDATE;
     UPDATE dedupe d SET ended_at = v.finished_at

@@ -253,6 +253,15 @@ CREATE OR REPLACE VIEW posthouse.sagas AS
 CREATE OR REPLACE VIEW posthouse.saga_history AS
     SELECT s.id AS saga, l.n, l.revision, l.at, l.actor, l.what, l.step, l.detail FROM posthouse.saga_log l JOIN posthouse.saga s ON s.seq = l.saga;
 
+-- Whether a dead letter is there because a saga waits for a person: it stays for as long as that does.
+CREATE OR REPLACE FUNCTION posthouse.is_held_for_saga(p_seq bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM message m JOIN saga s ON s.id = m.parent
+        WHERE m.seq = p_seq AND m.kind >= 2 AND s.finished_at IS NULL AND m.id = ANY (s.carriers));
+END $$;
+
 -- Removes sagas that ended at the cutoff or before, with their logs; at most p_most.
 CREATE OR REPLACE FUNCTION posthouse.prune_sagas(p_cutoff timestamptz, p_most int) RETURNS bigint
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
@@ -269,14 +278,18 @@ END $$;
 -- of an undoing {now}, {before} or {never}.
 CREATE OR REPLACE FUNCTION posthouse.step_once(p_consumer text[], p_key text[], p_undo boolean[]) RETURNS text[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    known boolean;
 BEGIN
     INSERT INTO step (consumer, key, undone, at) VALUES (p_consumer[1], p_key[1], p_undo[1], clock()) ON CONFLICT DO NOTHING;
     IF FOUND THEN RETURN CASE WHEN p_undo[1] THEN '{never}' ELSE '{first}' END; END IF;
-    IF p_undo[1] THEN
-        UPDATE step s SET undone = true WHERE s.consumer = p_consumer[1] AND s.key = p_key[1] AND NOT s.undone;
-        RETURN CASE WHEN FOUND THEN '{now}' ELSE '{before}' END;
-    END IF;
-    RETURN (SELECT CASE WHEN s.undone THEN '{undone}'::text[] ELSE '{before}' END FROM step s WHERE s.consumer = p_consumer[1] AND s.key = p_key[1] FOR SHARE);
+    SELECT s.undone INTO known FROM step s WHERE s.consumer = p_consumer[1] AND s.key = p_key[1] FOR UPDATE;
+    IF NOT FOUND THEN RAISE 'what was known of the step was removed at this moment' USING ERRCODE = '40001'; END IF;
+    IF NOT p_undo[1] THEN RETURN CASE WHEN known THEN '{undone}' ELSE '{before}' END; END IF;
+    IF known THEN RETURN '{before}'; END IF;
+    -- It is remembered from now on, as long as anything is.
+    UPDATE step s SET undone = true, at = clock() WHERE s.consumer = p_consumer[1] AND s.key = p_key[1];
+    RETURN '{now}';
 END $$;
 
 -- The same for participants in any language: whether to do a step that comes under this key. first: do it; before: it was done; undone: refuse it.

@@ -12,7 +12,8 @@ use std::{
 /// Which messages to replay, in whose name, and how fast.
 ///
 /// It leaves out what nobody wants to be sent any more, and tells how many: cancelled messages, unless the filter asks for that
-/// reason, and those whose deliver-by has passed, unless the filter asks for lapsed ones or they get a new one.
+/// reason, and those whose deliver-by has passed, unless the filter asks for lapsed ones or they get a new one. Messages of sagas are
+/// left out as well: what becomes of those is asked of their saga.
 #[derive(Clone, Debug, Default)]
 pub struct BulkReplay {
     /// Which: dead ones, or quarantined ones if it says so. Its order and its page are ours to choose.
@@ -49,6 +50,8 @@ pub struct LeftOut {
     pub cancelled: u64,
     /// Their deliver-by has passed.
     pub lapsed: u64,
+    /// They belong to sagas, which have verbs of their own.
+    pub of_sagas: u64,
 }
 
 /// What a bulk replay did, or has done so far.
@@ -110,7 +113,9 @@ impl LeftOut {
         let asked = |reason| bulk.filter.reason == Some(reason);
         let lapsed =
             message.reason == Some(DeadReason::Lapsed) || message.deliver_by.is_some_and(|at| beginning.is_over(at));
-        if message.reason == Some(DeadReason::Cancelled) && !asked(DeadReason::Cancelled) {
+        if message.kind.is_of_saga() {
+            self.of_sagas += 1;
+        } else if message.reason == Some(DeadReason::Cancelled) && !asked(DeadReason::Cancelled) {
             self.cancelled += 1;
         } else if lapsed && !asked(DeadReason::Lapsed) && bulk.deliver_in.is_none() {
             self.lapsed += 1;
@@ -122,7 +127,7 @@ impl LeftOut {
 
     /// How many in all.
     pub const fn sum(&self) -> u64 {
-        self.cancelled + self.lapsed
+        self.cancelled + self.lapsed + self.of_sagas
     }
 }
 

@@ -398,6 +398,69 @@ async fn what_may_not_be_sent_is_held() {
     relay.stop().await;
 }
 
+/// That one booking is gone does not mean that there is nobody to be asked for others.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_is_gone_pauses_nobody() {
+    let store = store();
+    let definition = from_json(r#"{ "name": "s", "version": 1, "steps": [{ "name": "a", "action_uri": "fn:a" }] }"#);
+    let definition = definition.unwrap();
+    let mut ids = Vec::new();
+    for key in ["gone", "there"] {
+        let mut tx = store.begin();
+        ids.push(tx.start(start(&definition, key, key).unwrap()).await.unwrap().id());
+        tx.commit();
+    }
+    let to = local_delivery(|delivery| async move {
+        match delivery.payload.starts_with(b"\"gone") {
+            true => Outcome::reject("http_410", "gone"),
+            false => Outcome::delivered(),
+        }
+    });
+    let to = Destination::new("a", to).concurrency(1);
+    let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("fn:a", to));
+    until_state(&store, ids[0], SagaState::Compensated).await;
+    until_state(&store, ids[1], SagaState::Completed).await;
+    assert!(store.pauses().await.unwrap().is_empty());
+    relay.stop().await;
+}
+
+/// A store that refuses, for good, whatever has to do with one saga.
+struct Refusing(SagaId);
+
+#[async_trait::async_trait]
+impl Hook for Refusing {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, posthouse::Error> {
+        match &call {
+            Call::Settle(batch) if batch.iter().any(|one| one.lease.saga == Some(self.0)) => {
+                Err(posthouse::Error::Internal("it cannot be written".into()))
+            }
+            _ => call.to(store).await,
+        }
+    }
+}
+
+/// What cannot be written for one saga keeps neither other sagas nor other messages from being settled.
+#[tokio::test(start_paused = true)]
+async fn a_saga_that_cannot_be_written_stops_no_other() {
+    let (store, diary) = (store(), Diary::default());
+    let trip = trip(&diary, "good");
+    let mut ids = Vec::new();
+    for key in 0..7 {
+        let mut tx = store.begin();
+        let begun = tx.start(trip.start(format!("k{key}"), &rome()).unwrap()).await;
+        ids.push(begun.unwrap().id());
+        tx.commit();
+    }
+    let broken = ids.remove(3);
+    let wrapped = Wrapped::new(Arc::new(store.clone()), Refusing(broken));
+    let relay = Running::start(Relay::builder(Arc::new(wrapped)).saga(&trip));
+    for id in ids {
+        until_state(&store, id, SagaState::Completed).await;
+    }
+    assert_eq!(state(&store, broken).await.0, SagaState::Running);
+    relay.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_settles_by_itself_does_no_step() {
     let store = store();

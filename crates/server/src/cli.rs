@@ -895,8 +895,8 @@ pub struct SagaStep {
 pub struct SagaComplete {
     #[command(flatten)]
     pub step: SagaStep,
-    /// What it answered, as JSON
-    #[arg(long, value_name = "JSON", default_value = "null", hide_default_value = true)]
+    /// What it answered, as JSON; null if nothing takes it
+    #[arg(long, value_name = "JSON")]
     pub output: String,
 }
 

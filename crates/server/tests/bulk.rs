@@ -1,6 +1,13 @@
 //! Replaying many at once: only what was meant, only what was there, and never without a word about how far it came.
 
-use posthouse::{AnyStore, Claim, Outcome, RetryPolicy, Settlement, bulk::BulkReplay};
+use posthouse::{
+    AnyStore, Claim, Outcome, RetryPolicy, Settlement,
+    bulk::BulkReplay,
+    saga::{
+        Report,
+        drive::{self, Decided},
+    },
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -48,6 +55,37 @@ fn states(place: &Place, state: &str) -> Vec<Value> {
     topics
 }
 
+/// The oldest of them all belongs to a saga that is held.
+#[test]
+fn a_dead_letter_of_a_saga_keeps_no_other_from_being_replayed() {
+    for place in Place::both() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("saga.json");
+        let definition = r#"{ "name": "s", "version": 1, "steps": [{ "name": "one", "action_uri": "fn:one" }] }"#;
+        std::fs::write(&file, definition).unwrap();
+        place.run(&["saga", "start", file.to_str().unwrap(), "--key", "k"]).ok();
+        wait(async {
+            let store = AnyStore::open(&place.url).await.unwrap().store();
+            let claim = Claim::new("w1", 1, Duration::from_secs(60));
+            let lease = store.claim(&claim).await.unwrap().remove(0).lease;
+            let report = Report::Sent(Outcome::unknown("timeout", "no answer"));
+            let decided = drive::settlements(&*store, "w1", vec![(&lease, &report, 0.5)]).await;
+            let Decided::Settle(settlement) = decided.unwrap().remove(0) else {
+                panic!("nothing was decided")
+            };
+            assert!(store.settle(&[*settlement]).await.unwrap()[0].is_settled());
+        });
+        place.enqueue(&["plain", "--data", "1"]);
+        fail_all(&place.url, 1);
+        let told = "Left out, because they belong to sagas: 1. To see those: posthouse saga list --state held\n";
+        let dry = place.run(&["dead", "replay", "--all", "--dry-run"]);
+        assert!(dry.ok().starts_with("1 message would be replayed"), "{dry:#?}");
+        let done = place.run(&["dead", "replay", "--all", "--yes"]);
+        assert_eq!((done.ok(), &*done.stderr), ("1 replayed\n", told));
+        assert_eq!(states(&place, "pending"), ["plain"]);
+    }
+}
+
 #[test]
 fn what_was_cancelled_or_has_lapsed_is_replayed_only_when_named() {
     for place in Place::both() {
@@ -71,7 +109,7 @@ fn what_was_cancelled_or_has_lapsed_is_replayed_only_when_named() {
             .run(&["dead", "replay", "--all", "--dry-run", "--json"])
             .json()
             .remove(0);
-        assert_eq!(dry["left_out"], json!({"cancelled": 1, "lapsed": 2}));
+        assert_eq!(dry["left_out"], json!({"cancelled": 1, "lapsed": 2, "of_sagas": 0}));
         let done = place.run(&["dead", "replay", "--all", "--yes"]);
         assert_eq!((done.ok(), &*done.stderr), ("1 replayed\n", told));
         assert_eq!(states(&place, "pending"), ["exhausted"]);
@@ -86,7 +124,7 @@ fn what_was_cancelled_or_has_lapsed_is_replayed_only_when_named() {
         let in_time = in_time.json().remove(0);
         assert_eq!(
             in_time,
-            json!({"replayed": 1, "moved": 0, "left_out": {"cancelled": 1, "lapsed": 0}, "later": 0, "stopped": null, "complete": true})
+            json!({"replayed": 1, "moved": 0, "left_out": {"cancelled": 1, "lapsed": 0, "of_sagas": 0}, "later": 0, "stopped": null, "complete": true})
         );
         assert_eq!(states(&place, "dead"), ["withdrawn"]);
         let all = place.run(&["dead", "replay", "--because", "cancelled", "--yes"]);

@@ -1,4 +1,10 @@
--- Whether a message that was found to have ended before ?2 is still so.
+-- Whether a message that was found to have ended before ?2 is still so, and no saga waits for a person with it.
 SELECT 1
-FROM posthouse_messages
-WHERE seq = ?1 AND state IN ('done', 'dead') AND blocks = 0 AND finished_at <= ?2;
+FROM posthouse_messages AS v
+WHERE v.seq = ?1 AND v.state IN ('done', 'dead') AND v.blocks = 0 AND v.finished_at <= ?2
+    AND NOT EXISTS (
+        SELECT 1
+        FROM posthouse_message AS m
+        JOIN posthouse_saga AS s ON s.id = m.parent
+        WHERE v.state = 'dead' AND m.seq = v.seq AND s.finished_at IS NULL
+    );

@@ -1,6 +1,9 @@
 //! What receivers do to us, each thing once: over real sockets, with nothing of ours replaced.
 
-use posthouse_core::{Outcome, Transport};
+use posthouse_core::{
+    Delivery, Outcome, Transport,
+    saga::{Role, Ticket},
+};
 use posthouse_transports::http::{Http, MOST_READ};
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -60,6 +63,44 @@ async fn a_good_answer_is_delivered_with_its_body_as_the_receipt() {
             _ => answer(status, &[], body),
         };
         assert_eq!(receipt(after(Then::Answer(bytes)).await), body, "{status}");
+    }
+}
+
+/// What a step of a saga is answered is what the next one is given: all of it that is kept, and nothing is hidden in it.
+#[tokio::test]
+async fn what_a_step_is_answered_is_its_output_byte_by_byte() {
+    let most = posthouse_core::saga::MOST_OUTPUT;
+    let step = Delivery {
+        ticket: Some(Ticket {
+            key: "s:flight#1:do".into(),
+            saga: "trip".into(),
+            step: "flight".into(),
+            run: 1,
+            role: Role::Do,
+            timeout_ms: Some(60_000),
+        }),
+        ..delivery()
+    };
+    let bodies = [
+        (r#"{"self": "/orders/42", "id": 42}"#.to_owned(), false),
+        ("x".repeat(most), false),
+        ("x".repeat(most + 1), true),
+    ];
+    for (body, cut) in bodies {
+        let receiver = Receiver::always(Then::Answer(answer(200, &[], &body))).await;
+        let url = format!("http://{}/orders", receiver.address);
+        let to = Http::builder(&url).allow_private(true).build();
+        let outcome = to.unwrap().send(&step).await;
+        let Outcome::Delivered { answer, .. } = outcome else {
+            panic!("{outcome:?}")
+        };
+        let answer = answer.unwrap();
+        assert_eq!(answer.cut, cut);
+        assert!(
+            answer.body == body.as_bytes()[..body.len().min(most)],
+            "{} bytes",
+            body.len()
+        );
     }
 }
 

@@ -134,6 +134,7 @@ impl Loaded {
             }),
             Report::Released(after) => Event::Released {
                 message: lease.id,
+                attempts: lease.standing.attempts.saturating_sub(1),
                 after: *after,
             },
         };
@@ -158,10 +159,15 @@ impl Loaded {
     /// What an operator asks for.
     pub fn ask(&self, verb: &Verb, actor: &str, note: &str) -> Result<Change, Error> {
         let actor = checked_actor(actor)?;
-        if let Verb::Complete { output, .. } = verb
-            && !fits(output)
-        {
-            return Err(Invalid::new("output", format!("is nested more than {MOST_DEPTH} deep")).into());
+        if let Verb::Complete { output, .. } = verb {
+            if !fits(output) {
+                return Err(Invalid::new("output", format!("is nested more than {MOST_DEPTH} deep")).into());
+            }
+            let size = output.to_string().len();
+            if size > MOST_OUTPUT {
+                let problem = format!("has {size} bytes, at most {MOST_OUTPUT} are kept");
+                return Err(Invalid::new("output", problem).into());
+            }
         }
         let event = Event::Asked {
             verb: verb.clone(),
@@ -249,20 +255,27 @@ impl Answered {
     fn delivered(receipt: Option<&str>, answer: Option<&Answer>, role: Role) -> Self {
         match answer {
             Some(answer) if role == Role::Verify && answer.status == Some(204) => Self::NotDone,
-            Some(answer) if answer.cut || answer.body.len() > MOST_OUTPUT => Self::Done(None),
-            Some(answer) => Self::Done(Some(value(&answer.body))),
-            None => Self::Done(Some(receipt.map_or(Value::Null, |text| value(text.as_bytes())))),
+            Some(answer) if answer.cut => Self::Done(None),
+            Some(answer) => Self::Done(value(&answer.body)),
+            None => Self::Done(receipt.map_or(Some(Value::Null), |text| value(text.as_bytes()))),
         }
     }
 }
 
-/// What a body says: JSON if it is that, else text.
-fn value(body: &[u8]) -> Value {
+/// What a body says: JSON if it is that, else text; none if that cannot be kept.
+fn value(body: &[u8]) -> Option<Value> {
     if body.is_empty() {
-        return Value::Null;
+        return Some(Value::Null);
     }
-    let text = || Value::String(String::from_utf8_lossy(body).into_owned());
-    serde_json::from_slice(body).ok().filter(fits).unwrap_or_else(text)
+    if body.len() > MOST_OUTPUT {
+        return None;
+    }
+    match serde_json::from_slice(body) {
+        Ok(value) => Some(value).filter(fits),
+        // It is JSON, as far as anybody went.
+        Err(error) if error.to_string().contains("recursion limit") => None,
+        Err(_) => Some(Value::String(String::from_utf8_lossy(body).into_owned())),
+    }
 }
 
 /// How deep a value may be nested that is kept. What is deeper could be written, and never read again.

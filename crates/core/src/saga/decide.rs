@@ -158,6 +158,8 @@ pub enum Event {
     Released {
         /// The message.
         message: MessageId,
+        /// Its attempts before this one, which does not count.
+        attempts: u32,
         /// Not due before this has passed.
         after: Duration,
     },
@@ -306,9 +308,13 @@ pub fn decide(
             let own = work.ended(*message, *attempt, answer);
             work.next.own = Some(own);
         }
-        Event::Released { message, after } => {
+        Event::Released {
+            message,
+            attempts,
+            after,
+        } => {
             work.own = Some(*message);
-            let own = work.released(*message, *after);
+            let own = work.released(*message, *attempts, *after);
             work.next.own = Some(own);
         }
         Event::Late {
@@ -335,6 +341,9 @@ struct Work<'a> {
     before: (super::SagaState, Option<HeldReason>),
     next: Decision,
 }
+
+/// Why a saga waits whose pivot was done although it goes back.
+const STRANDED: &str = "the pivot was done after all, and nothing undoes it";
 
 /// What a failure is to a step.
 enum Failure {
@@ -409,7 +418,9 @@ impl Work<'_> {
         if self.next.snapshot.timer == Some(message) {
             self.next.snapshot.timer = None;
             self.log("deadline", None, "");
-            self.next.snapshot.overdue = self.is_forward() && !self.is_past_pivot();
+            // Not if it will never go back; if nobody knows whether the pivot was done, that is seen later.
+            let pivot_done = self.definition.pivot().map(|at| self.look(at).progress) == Some(Progress::Done);
+            self.next.snapshot.overdue = self.is_forward() && !pivot_done;
             self.advance();
             return Own::Delivered;
         }
@@ -441,7 +452,7 @@ impl Work<'_> {
     }
 
     /// A message goes back unsent; but not if the saga does not want it any more, since nobody would hear of it.
-    fn released(&mut self, message: MessageId, after: Duration) -> Own {
+    fn released(&mut self, message: MessageId, attempts: u32, after: Duration) -> Own {
         let wanted = Own::Released(after);
         if self.next.snapshot.timer == Some(message) {
             return wanted;
@@ -454,10 +465,28 @@ impl Work<'_> {
             Role::Undo => self.is_backward() && self.definition.behind(at).all(|later| self.is_closed(later)),
             _ => self.is_forward(),
         };
-        if going && !self.is_stopped() {
+        let carrier = self.step(at).carrier.take();
+        // It was waited for only because it may have been the pivot.
+        let too_late = role != Role::Undo && self.next.snapshot.overdue && self.may_turn_back();
+        let known = self.look(at).late.as_ref().map(|late| late.role);
+        let answered = match role {
+            Role::Undo => known == Some(Role::Undo),
+            _ => known == Some(Role::Do),
+        };
+        if going && !self.is_stopped() && !too_late && !answered {
+            self.step(at).carrier = carrier;
             return wanted;
         }
-        self.step(at).carrier = None;
+        self.count_attempts(at, role, attempts);
+        if let Some(late) = self.step(at).late.take_if(|_| answered) {
+            match role {
+                Role::Undo => self.is_undone(at),
+                _ => {
+                    self.is_done(at, late.output);
+                }
+            }
+            return Own::Concluded;
+        }
         if role != Role::Undo && !self.is_forward() {
             self.shut(at);
         }
@@ -504,7 +533,7 @@ impl Work<'_> {
             }
             Answered::Retry { after, .. } => self.again(at, total, *after),
             Answered::NoHandler { .. } => {
-                if !self.is_forward() {
+                if !self.is_forward() || self.is_too_late(at) {
                     return self.not_again(at, total);
                 }
                 self.step(at).attempts = total;
@@ -558,8 +587,7 @@ impl Work<'_> {
         if !self.is_forward() {
             return self.not_again(at, total);
         }
-        if self.next.snapshot.overdue && !self.look(at).tainted && !self.is_past_pivot() {
-            // It was waited for only because it may have been the pivot.
+        if self.is_too_late(at) {
             return self.not_again(at, total);
         }
         let policy = &self.def(at).retry;
@@ -573,6 +601,11 @@ impl Work<'_> {
             return Own::Concluded;
         }
         Own::Again(wait)
+    }
+
+    /// Whether its end was waited for only because it may have been the pivot.
+    fn is_too_late(&self, at: usize) -> bool {
+        self.next.snapshot.overdue && !self.look(at).tainted && !self.is_past_pivot()
     }
 
     /// The saga goes back, or will at once, or is over: it is not sent again.
@@ -735,7 +768,7 @@ impl Work<'_> {
 
     fn is_undone(&mut self, at: usize) {
         let step = self.step(at);
-        (step.carrier, step.undo) = (None, Undo::Compensated);
+        (step.carrier, step.undo, step.late) = (None, Undo::Compensated, None);
         (step.code, step.error) = (None, None);
         self.advance();
     }
@@ -782,14 +815,20 @@ impl Work<'_> {
             }
             None => 0,
         };
-        let step = self.step(at);
-        step.carrier = None;
-        match carrier.role {
-            Role::Do | Role::Timer => step.attempts = step.attempts.saturating_add(attempts),
-            Role::Verify => step.verifies = step.verifies.saturating_add(attempts),
-            Role::Undo => step.undo_attempts = step.undo_attempts.saturating_add(attempts),
-        }
+        self.step(at).carrier = None;
+        self.count_attempts(at, carrier.role, attempts);
         true
+    }
+
+    /// Attempts of a message that is gone.
+    fn count_attempts(&mut self, at: usize, role: Role, attempts: u32) {
+        let step = self.step(at);
+        let so_far = match role {
+            Role::Do | Role::Timer => &mut step.attempts,
+            Role::Verify => &mut step.verifies,
+            Role::Undo => &mut step.undo_attempts,
+        };
+        *so_far = so_far.saturating_add(attempts);
     }
 
     fn withdraw(&mut self, message: MessageId, epoch: u64) {
@@ -876,10 +915,16 @@ impl Work<'_> {
             }
             _ => {
                 let tried = self.look(at).attempts;
-                let delay = match tried {
-                    0 => def.delay,
-                    tried => def.retry.wait(tried, self.ctx.roll),
+                let now = self.ctx.now;
+                let delay = match (tried, self.look(at).due) {
+                    // It was taken back meanwhile, and is not put off by that.
+                    (0, Some(due)) => Timestamp::from_micros(due).since(now),
+                    (0, None) => def.delay,
+                    (tried, _) => def.retry.wait(tried, self.ctx.roll),
                 };
+                if tried == 0 && !delay.is_zero() && now > Timestamp::from_micros(0) {
+                    self.step(at).due = Some(now.plus(delay).as_micros());
+                }
                 self.send(at, Role::Do, delay);
             }
         }
@@ -921,7 +966,17 @@ impl Work<'_> {
                 "its message would have {size} bytes, and the store takes {}",
                 self.ctx.payload_bytes
             ),
-            None => "an output that it takes was too large to be kept, or cut off".to_owned(),
+            None => {
+                let lacks = |from: &usize| self.def(at).input.takes(*from) && self.look(*from).output.is_none();
+                let names = (0..self.count())
+                    .filter(lacks)
+                    .map(|from| format!("{:?}", self.def(from).name));
+                let names: Vec<_> = names.collect();
+                format!(
+                    "the output of {} was too large to be kept, or cut off; complete that with one that fits",
+                    names.join(" and ")
+                )
+            }
         };
         self.log("held", Some(at), &error);
         let step = self.step(at);
@@ -1027,9 +1082,19 @@ impl Work<'_> {
 
     fn happened_after_all(&mut self, at: usize, output: Option<Value>) {
         let step = self.look(at);
-        if step.undo != Undo::Open || step.carrier.is_some_and(|carrier| carrier.role == Role::Undo) {
+        let undoing = step.carrier.is_some_and(|carrier| carrier.role == Role::Undo);
+        match step.undo {
+            // Nobody who knows both has undone it: a person said so before it came, or has not said anything yet.
+            Undo::Compensated if step.resolved => return self.done_after_resolve(at, output),
+            Undo::Held if step.progress != Progress::Done => {
+                let step = self.step(at);
+                (step.progress, step.output) = (Progress::Done, output);
+                return;
+            }
             // What undoes it has been sent, or was: whoever does both keeps them in order.
-            return;
+            Undo::Open if undoing => return,
+            Undo::Compensated | Undo::Held => return,
+            Undo::Open => {}
         }
         let progress = self.look(at).progress;
         match progress {
@@ -1047,21 +1112,48 @@ impl Work<'_> {
                     // All was taken for undone, and is not.
                     saga.ended = None;
                 }
-                if back && pivot && !undoable && saga.ended.is_none() {
-                    let note = "the pivot was done after all, and nothing undoes it";
-                    saga.quarantined = Some(note.to_owned());
+                let stranded = back && pivot && !undoable && saga.ended.is_none();
+                if stranded {
+                    saga.quarantined = Some(STRANDED.to_owned());
                     self.stop();
                 }
                 if back {
                     self.in_order_again();
                 }
                 self.is_done(at, output);
+                if stranded {
+                    // It is not compensated until somebody says so.
+                    self.hold_undo(at, STRANDED);
+                }
             }
             _ => {
                 self.step(at).tainted = true;
                 self.remember(at, Role::Do, output);
             }
         }
+    }
+
+    /// It was done, and a person had said before that it was undone. Nobody knows whether he saw it: he is asked again.
+    fn done_after_resolve(&mut self, at: usize, output: Option<Value>) {
+        let saga = &mut self.next.snapshot;
+        if saga.direction == Direction::Forward || matches!(saga.ended, Some(Ended::Abandoned)) {
+            return;
+        }
+        saga.ended = None;
+        let step = self.step(at);
+        (step.progress, step.output) = (Progress::Done, output);
+        self.hold_undo(
+            at,
+            "it was done, as was heard after its compensation had been resolved by hand",
+        );
+    }
+
+    /// Its compensation waits for a person.
+    fn hold_undo(&mut self, at: usize, why: &str) {
+        let step = self.step(at);
+        (step.undo, step.resolved) = (Undo::Held, false);
+        (step.code, step.error) = (Some("late".to_owned()), Some(why.to_owned()));
+        self.log("held", Some(at), why);
     }
 
     /// One more is to be undone: what comes after it waits for it, unless somebody is at that.

@@ -30,6 +30,9 @@ pub async fn settlements(
     let ids: Vec<SagaId> = ids.into_iter().collect();
     let loaded = store.load_sagas(&ids).await?;
     let mut sagas: HashMap<SagaId, Found> = ids.into_iter().zip(loaded).collect();
+    if let Some(error) = passing(&mut sagas) {
+        return Err(error);
+    }
     let decide = |(lease, report, roll): (&Lease, &Report, f64)| {
         let Some(id) = lease.saga else {
             let none = "a message that is of no saga is settled as one of a saga";
@@ -44,6 +47,13 @@ pub async fn settlements(
         Decided::Settle(Box::new(settlement))
     };
     Ok(ended.into_iter().map(decide).collect())
+}
+
+/// What kept a saga from being read just now: that says nothing of the saga, and the same call may succeed later.
+fn passing(sagas: &mut HashMap<SagaId, Found>) -> Option<Error> {
+    let failed = |found: &Found| found.as_ref().is_err_and(Error::retryable);
+    let id = *sagas.iter().find(|(_, found)| failed(found))?.0;
+    sagas.remove(&id)?.err()
 }
 
 /// One saga.

@@ -190,6 +190,12 @@ pub struct StepSnapshot {
     /// A person has left it out.
     #[serde(default)]
     pub by_hand: bool,
+    /// A person has said that it is undone.
+    #[serde(default)]
+    pub resolved: bool,
+    /// When it may begin, if it waits for a time: microseconds by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<i64>,
     /// Attempts that were made by messages that are gone.
     pub attempts: u32,
     /// The same of questions whether it was done.
@@ -254,6 +260,8 @@ impl Default for StepSnapshot {
             tainted: false,
             doubted: false,
             by_hand: false,
+            resolved: false,
+            due: None,
             attempts: 0,
             verifies: 0,
             output: None,

@@ -143,7 +143,7 @@ impl Start {
         let sends: Vec<_> = sends.map(|errand| errand.message(&self.definition, &owner)).collect();
         sends.iter().try_for_each(|message| message.check(limits))?;
         Ok(Beginning {
-            digest: Digest::of_fields(&[bytes.as_bytes()]),
+            digest: Digest::of_fields(&[sorted(&snapshot.input).as_bytes()]),
             definition: self.definition,
             key: self.key,
             snapshot: decision.snapshot,
@@ -151,6 +151,24 @@ impl Start {
             log: decision.log,
             owner,
         })
+    }
+}
+
+/// As JSON, with the members of objects by name: a program may have told its JSON to keep the order in which they came, which then says nothing.
+fn sorted(value: &Value) -> String {
+    match value {
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_by_key(|(name, _)| *name);
+            let text = |(name, value): (&String, &Value)| format!("{}:{}", Value::String(name.clone()), sorted(value));
+            let members: Vec<_> = members.into_iter().map(text).collect();
+            format!("{{{}}}", members.join(","))
+        }
+        Value::Array(values) => {
+            let values: Vec<_> = values.iter().map(sorted).collect();
+            format!("[{}]", values.join(","))
+        }
+        other => other.to_string(),
     }
 }
 

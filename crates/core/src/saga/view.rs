@@ -45,6 +45,8 @@ pub struct StepView {
     pub name: String,
     /// What comes before it.
     pub after: Vec<String>,
+    /// Those whose outputs it takes.
+    pub takes: Vec<String>,
     /// Where it stands.
     pub state: StepState,
     /// Why it waits for a person.
@@ -184,6 +186,8 @@ impl Loaded {
         let leased = standing == Some(&Standing::Leased);
         let made = match standing {
             Some(Standing::Pending { attempts, .. }) => *attempts,
+            // One at least; how many before it, its message knows.
+            Some(Standing::Leased) => 1,
             _ => 0,
         };
         let undoing = carrier.is_some_and(|carrier| carrier.role == Role::Undo);
@@ -191,6 +195,10 @@ impl Loaded {
         StepView {
             name: def.name.clone(),
             after: def.after.iter().map(name).collect(),
+            takes: (0..at)
+                .filter(|from| def.input.takes(*from))
+                .map(|from| name(&from))
+                .collect(),
             state: match step.progress {
                 Progress::Waiting => StepState::Waiting,
                 Progress::Ready if leased && !undoing => StepState::Running,

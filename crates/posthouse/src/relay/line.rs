@@ -123,7 +123,7 @@ impl Line {
         let span = process(&work);
         if work.delivery.kind == Kind::Timer && work.grip.lease().saga.is_some() {
             // It is sent nowhere: that it came is what it says.
-            return self.end_step(work, span, None, Report::Sent(Outcome::delivered()));
+            return self.end_step(work, span, None, Report::Sent(Outcome::delivered()), false);
         }
         match door(&self.engine, &work) {
             Ok(door) => {
@@ -161,13 +161,14 @@ impl Line {
     }
 
     /// What became of a message of a saga is for that to say.
-    fn end_step(self, work: Work, span: Span, target: Option<Arc<Target>>, report: Report) {
+    fn end_step(self, work: Work, span: Span, target: Option<Arc<Target>>, report: Report, overdue: bool) {
         let engine = self.engine.clone();
         engine.settler.hand_in_step(Step {
             report,
             roll: engine.roll(),
             ending: Ending {
                 target,
+                overdue,
                 line: Some(self),
                 ..Ending::of(work, span)
             },
@@ -179,7 +180,7 @@ impl Line {
         let overdue = matches!(why, Unsent::Overdue);
         if lease.saga.is_some() {
             // Whether it is wanted yet is for its saga to say.
-            return self.end_step(work, span, None, Report::Released(Duration::ZERO));
+            return self.end_step(work, span, None, Report::Released(Duration::ZERO), overdue);
         }
         let settlement = match why {
             // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.
@@ -281,7 +282,7 @@ pub(super) async fn attend(guest: Guest) {
                 ..Ending::of(work, span)
             },
         ),
-        Sent::Answered(outcome) => line.end_step(work, span, Some(target), Report::Sent(*outcome)),
+        Sent::Answered(outcome) => line.end_step(work, span, Some(target), Report::Sent(*outcome), false),
         Sent::Not(why) => line.end_unsent(work, span, why),
         Sent::Ended(next) => {
             drop(work);
@@ -536,7 +537,8 @@ async fn send(engine: &Engine, door: &Door, work: &Work, grant: Option<Arc<Grant
     if door.place.report(&outcome, took, engine.roll()) {
         engine.news.notify_one();
     }
-    if outcome.says_gone() {
+    // Of a step of a saga it says that this one cannot be done, not that the place is gone.
+    if outcome.says_gone() && delivery.ticket.is_none() {
         pause(engine, &target.name).await;
     }
     Some(outcome)

@@ -40,15 +40,24 @@ impl Step {
 
 /// Asks until each has an answer, or nobody waits for it any more.
 pub(super) async fn finish(store: &Arc<dyn Store>, actor: &str, mut steps: Vec<Step>) {
-    let mut wait = WAITS.0;
-    // Ends: each turn ends one at least (of those of one saga the first is not stale by the others), or a lease comes nearer to its end.
+    let (mut wait, mut most) = (WAITS.0, MOST);
+    // Ends: each turn ends one at least (of those of one saga the first is not stale by the others), or the store comes back, or a lease is lost because it cannot be
+    // renewed either.
     while !steps.is_empty() {
         steps = lose(store, actor, steps);
         let before = steps.len();
-        match turn(store, actor, &mut steps).await {
-            Ok(()) if steps.len() < before => wait = WAITS.0,
+        match turn(store, actor, &mut steps, most).await {
+            Ok(()) if steps.len() < before => (wait, most) = (WAITS.0, (2 * most).min(MOST)),
             // Others move the same sagas all the time.
             Ok(()) => tokio::time::sleep(MOMENT).await,
+            // It would fail for ever. One of them may be to blame, and does not take the others with it.
+            Err(error) if !error.retryable() => {
+                measures::store_error(&error);
+                match most.min(before) {
+                    0 | 1 => give_up(steps.remove(0), &error),
+                    several => most = several / 2,
+                }
+            }
             Err(error) => {
                 tracing::warn!(class = class::of_error(&error), %error, steps = steps.len(), "steps of sagas wait for the store");
                 measures::store_error(&error);
@@ -72,12 +81,12 @@ fn lose(store: &Arc<dyn Store>, actor: &str, steps: Vec<Step>) -> Vec<Step> {
 }
 
 /// Loads, decides and settles some of them: those that have an answer leave the list.
-async fn turn(store: &Arc<dyn Store>, actor: &str, steps: &mut Vec<Step>) -> Result<(), Error> {
+async fn turn(store: &Arc<dyn Store>, actor: &str, steps: &mut Vec<Step>, most: usize) -> Result<(), Error> {
     if steps.is_empty() {
         return Ok(());
     }
     let asked = Instant::now();
-    let some = steps.len().min(MOST);
+    let some = steps.len().min(most);
     let ended = steps[..some].iter().map(|step| (step.lease(), &step.report, step.roll));
     let decided = drive::settlements(&**store, actor, ended.collect()).await?;
     let batch = decided.iter().filter_map(|decided| match decided {
@@ -95,10 +104,7 @@ async fn turn(store: &Arc<dyn Store>, actor: &str, steps: &mut Vec<Step>) -> Res
     for (step, decided) in steps.drain(..).zip(decided) {
         match decided {
             Decided::Later => left.push(step),
-            Decided::Broken(error) => {
-                tracing::error!(%error, id = %step.lease().id, "a saga cannot be read; the lease on its message is left to run out");
-                step.ending.goes_on(Next::Fail);
-            }
+            Decided::Broken(error) => give_up(step, &error),
             Decided::Settle(_) => match answers.next() {
                 None | Some((_, Verdict::Stale)) => left.push(step),
                 Some((_, Verdict::LeaseLost)) => lost(store, actor, step),
@@ -115,6 +121,12 @@ async fn turn(store: &Arc<dyn Store>, actor: &str, steps: &mut Vec<Step>) -> Res
     steps.extend(rest);
     steps.extend(left);
     Ok(())
+}
+
+/// Nothing can be written of it.
+fn give_up(step: Step, error: &Error) {
+    tracing::error!(%error, id = %step.lease().id, "a saga cannot be read or written; the lease on its message is left to run out");
+    step.ending.goes_on(Next::Fail);
 }
 
 /// Its lease was lost; but what was answered tells what happened, and the saga is told.

@@ -196,6 +196,12 @@ fn left_out(left: &LeftOut, out: &Output) {
             "Left out, because their deliver-by has passed: {n}. To replay them: --deliver-in TIME, or --because lapsed"
         ));
     }
+    if left.of_sagas > 0 {
+        let n = left.of_sagas;
+        out.note(&format!(
+            "Left out, because they belong to sagas: {n}. To see those: posthouse saga list --state held"
+        ));
+    }
 }
 
 fn number(preview: &Preview) -> String {

@@ -3,13 +3,13 @@
 use posthouse::{
     Admin, AnyStore, Error, MessageId, SagaId, Store, Timestamp,
     saga::{
-        Definition, LogLine, SagaFilter, SagaPage, SagaRow, SagaState, SagaView, Start, Started, StepState, StepView,
-        UndoState, Verb, drive, from_json, from_toml,
+        Definition, HeldReason, LogLine, SagaFilter, SagaPage, SagaRow, SagaState, SagaView, Start, Started, StepState,
+        StepView, UndoState, Verb, drive, from_json, from_toml,
     },
 };
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::{fmt::Write as _, io::Read as _, path::Path, sync::Arc};
+use std::{collections::VecDeque, fmt::Write as _, io::Read as _, path::Path, sync::Arc};
 
 use crate::{
     cli::{Saga, SagaLint, SagaList, SagaRef, SagaShow, SagaStart, Sagas, WhichSagas, Who},
@@ -19,7 +19,9 @@ use crate::{
 };
 
 /// Lines of a log that are shown.
-const MOST_LINES: u32 = 1000;
+const MOST_LINES: usize = 1000;
+/// Those that are read at a time.
+const PAGE_LINES: u32 = 1000;
 
 /// `saga ...`
 pub async fn run(asked: &Saga, store: &str, out: &Output) -> Result<(), Failure> {
@@ -187,7 +189,7 @@ async fn show(args: &SagaShow, store: &str, out: &Output) -> Result<(), Failure>
     let admin = any.admin();
     let id = find(&*admin, &args.saga).await?;
     let saga = drive::load(&*any.store(), id).await?;
-    let log = admin.saga_log(id, 0, MOST_LINES).await?;
+    let log = newest(&*admin, id).await?;
     let view = saga.view();
     let payload = args.payload.then(|| {
         let named = view.steps.iter().zip(&saga.snapshot.steps);
@@ -207,6 +209,21 @@ async fn show(args: &SagaShow, store: &str, out: &Output) -> Result<(), Failure>
         let _ = write!(text, "\n{}\n", visible(&payload.to_string()));
     }
     out.data(&text)
+}
+
+/// The last lines of its log.
+async fn newest(admin: &dyn Admin, id: SagaId) -> Result<Vec<LogLine>, Failure> {
+    let (mut log, mut after) = (VecDeque::new(), 0);
+    // Ends: lines rise.
+    loop {
+        let page = admin.saga_log(id, after, PAGE_LINES).await?;
+        let Some(last) = page.last() else { break };
+        after = last.n;
+        log.extend(page);
+        let more = log.len().saturating_sub(MOST_LINES);
+        log.drain(..more);
+    }
+    Ok(log.into())
 }
 
 fn fields(saga: &SagaView, out: &Output) -> String {
@@ -236,7 +253,18 @@ fn next(saga: &SagaView) -> Option<String> {
     let stuck = saga.steps.iter().find(|step| step.stuck.is_some());
     let failed = saga.steps.iter().find(|step| step.compensation == UndoState::Held);
     let id = saga.row.id;
+    // Nothing else is allowed before it.
+    if saga.row.paused || saga.note.is_some() {
+        return Some(format!("posthouse saga resume {id}")).filter(|_| !saga.row.state.is_over());
+    }
     match (saga.row.state, stuck, failed) {
+        // To complete the step itself would say that it was done, and it was never sent.
+        (SagaState::Held, Some(step), _) if step.stuck == Some(HeldReason::Output) => {
+            let from = step.takes.join(" or ");
+            Some(format!(
+                "posthouse saga complete {id} {from} --output JSON, smaller; or saga compensate {id}"
+            ))
+        }
         (SagaState::Held, Some(step), _) => {
             let name = &step.name;
             Some(format!(
@@ -244,8 +272,6 @@ fn next(saga: &SagaView) -> Option<String> {
             ))
         }
         (SagaState::Held, None, Some(step)) => Some(format!("posthouse saga retry|resolve {id} {}", step.name)),
-        (SagaState::Held, None, None) => Some(format!("posthouse saga resume {id}")),
-        _ if saga.row.paused => Some(format!("posthouse saga resume {id}")),
         _ => None,
     }
 }
@@ -347,6 +373,9 @@ fn timeline(saga: &SagaView, log: &[LogLine], out: &Output) -> String {
         ]
     };
     let heading = ["AT", "AFTER", "WHAT", "STEP", "BY", "DETAIL"];
+    if let Some(first) = log.first().filter(|line| line.n > 1) {
+        out.note(&format!("{} earlier lines of its log are left out.", first.n - 1));
+    }
     out.broken_table(&heading, log.iter().map(row).collect())
 }
 
@@ -478,21 +507,30 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
                 .help("look at them with --dry-run, then add --yes"),
         );
     }
-    let (mut done, mut left) = (0, 0);
+    let (mut done, mut left, mut unreadable) = (0, 0, Vec::new());
     for id in ids {
         match drive::operate(&*store, id, verb, &args.who.actor, &args.who.reason).await {
             Ok(_) => done += 1,
             // It has moved meanwhile, or the verb is not for it.
             Err(Error::SagaRefused { .. } | Error::NoSaga(_)) => left += 1,
+            // One that cannot be read keeps no other from it.
+            Err(error @ Error::Internal(_)) => unreadable.push(format!("{id}: {error}")),
             Err(error) => return Err(error.into()),
         }
     }
     if out.json {
-        return out.document(&json!({ "done": verb.as_str(), "count": done, "left": left }));
+        return out.document(&json!({ "done": verb.as_str(), "count": done, "left": left, "unreadable": unreadable }));
     }
     out.data(&format!("{done} done: {}", verb.as_str()))?;
     if left > 0 {
         out.note(&format!("{left} were left: it does not apply to them as they stand."));
+    }
+    if !unreadable.is_empty() {
+        let n = unreadable.len();
+        return Err(Failure::new(format!(
+            "{n} could not be changed: {}",
+            unreadable.join("; ")
+        )));
     }
     Ok(())
 }

@@ -42,6 +42,7 @@ pub async fn prune(args: &Prune, store: &str, out: &Output) -> Result<(), Failur
         tally.sum.dedupe_keys += round.dedupe_keys;
         tally.sum.entries += round.entries;
         tally.sum.inbox += round.inbox;
+        tally.sum.sagas += round.sagas;
         if !round.more {
             return tally.end(true);
         }
@@ -55,10 +56,11 @@ fn pruned(sum: &Pruned, out: &Output) -> Result<(), Failure> {
             "dedupe_keys": sum.dedupe_keys,
             "entries": sum.entries,
             "inbox": sum.inbox,
+            "sagas": sum.sagas,
         }));
     }
     out.data(&format!(
-        "removed {} messages, {} dedupe keys, {} entries of the ledger and {} of the inbox",
-        sum.messages, sum.dedupe_keys, sum.entries, sum.inbox
+        "removed {} messages, {} dedupe keys, {} entries of the ledger, {} of the inbox and {} sagas",
+        sum.messages, sum.dedupe_keys, sum.entries, sum.inbox, sum.sagas
     ))
 }

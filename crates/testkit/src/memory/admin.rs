@@ -151,7 +151,7 @@ impl Tables {
         let (now, limit) = (self.now, limit as usize);
         let over = |entry: &&Entry| {
             let ended = matches!(entry.state(), State::Done | State::Dead) && !entry.blocks();
-            ended && entry.finished_at.is_some_and(|at| at.plus(older_than) <= now)
+            ended && !self.is_held_for_saga(entry) && entry.finished_at.is_some_and(|at| at.plus(older_than) <= now)
         };
         let old: Vec<_> = self
             .messages

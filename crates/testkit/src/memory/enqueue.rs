@@ -219,7 +219,7 @@ impl Tables {
         self.ledger.extend(open.ledger);
         let now = self.now;
         for (step, undone) in open.steps {
-            self.steps.entry(step).or_insert((undone, now)).0 = undone;
+            self.steps.insert(step, (undone, now));
         }
         self.inbox.extend(open.inbox.into_iter().map(|had| (had, now)));
         self.notes.extend(open.notes);

@@ -193,6 +193,17 @@ impl Tables {
         Ok(lines.take(limit as usize).cloned().collect())
     }
 
+    /// Whether a dead letter is there because a saga waits for a person.
+    pub(super) fn is_held_for_saga(&self, entry: &Entry) -> bool {
+        let saga = entry
+            .message
+            .parent
+            .and_then(|parent| self.sagas.get(&SagaId(parent.0)));
+        let waits = saga
+            .is_some_and(|saga| saga.row.finished_at.is_none() && saga.snapshot.carriers().any(|id| id == entry.id));
+        waits && entry.state() == State::Dead && entry.message.kind.is_of_saga()
+    }
+
     /// Removes sagas that ended so long ago, at most so many.
     pub(super) fn prune_sagas(&mut self, older_than: Duration, limit: usize) -> usize {
         let now = self.now;

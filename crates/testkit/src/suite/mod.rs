@@ -7,6 +7,7 @@ use std::{future::Future, pin::Pin};
 
 use crate::Fixture;
 
+pub mod afterwards;
 pub mod audit;
 pub mod blocking;
 pub mod bound;
@@ -23,6 +24,7 @@ pub mod lease;
 pub mod ledger;
 pub mod lists;
 pub mod operator;
+pub mod participants;
 pub mod passed;
 pub mod producers;
 pub mod races;
@@ -217,6 +219,26 @@ macro_rules! __cases {
                 bad_consumers_are_refused_by_name
                 what_was_rolled_back_was_not_the_first_time
             }
+            afterwards {
+                a_deadline_that_passes_while_the_pivot_is_in_doubt_still_counts
+                a_pivot_that_is_given_back_after_the_deadline_is_not_sent
+                what_was_answered_meanwhile_is_not_sent_again
+                attempts_are_carried_over_a_pause
+                a_pivot_that_was_done_after_all_is_not_passed_over
+                what_was_done_after_it_was_resolved_waits_for_a_person
+                a_held_compensation_gets_the_output_that_came_late
+                outputs_that_do_not_fit_together_can_be_made_smaller
+                a_delay_is_not_put_off_by_a_pause
+                the_dead_letter_of_a_held_saga_is_not_pruned
+                numbers_are_kept_as_they_were
+            }
+            participants {
+                a_participant_does_a_step_once
+                what_was_undone_before_it_came_is_refused
+                of_a_step_and_its_undoing_at_once_the_order_is_known
+                what_participants_remember_is_pruned
+                what_was_undone_is_remembered_from_then_on
+            }
             sagas {
                 a_saga_that_starts_sends_its_first_step
                 a_start_that_is_rolled_back_leaves_nothing
@@ -253,15 +275,11 @@ macro_rules! __cases {
                 whatever_is_answered_can_be_recorded
                 an_output_that_is_too_large_holds_who_needs_it
                 sixteen_workers_end_every_saga
-                a_participant_does_a_step_once
-                what_was_undone_before_it_came_is_refused
-                of_a_step_and_its_undoing_at_once_the_order_is_known
-                what_participants_remember_is_pruned
                 a_deadline_whose_lease_runs_out_is_not_lost
                 what_goes_back_unsent_goes_round_again
                 what_goes_back_unsent_is_not_sent_for_a_saga_that_is_stopped
                 a_message_whose_saga_is_gone_does_no_harm
-                what_is_nested_too_deep_is_kept_as_text
+                what_is_nested_too_deep_is_not_kept
                 what_was_doubted_is_undone_although_it_was_not_found
                 what_is_configured_later_stops_no_saga
                 a_handlers_transaction_does_not_end_a_step

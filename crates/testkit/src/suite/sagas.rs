@@ -7,8 +7,8 @@ use posthouse_core::{
     Store, Verdict,
     ledger::Answer,
     saga::{
-        Change, Declared, Definition, Doing, HeldReason, Loaded, LogLine, MOST_OUTPUT, Report, SagaFilter, SagaState,
-        Start, Started, StepState, UndoState, Undoing, Verb,
+        Change, Declared, Definition, HeldReason, Loaded, LogLine, MOST_OUTPUT, Report, SagaFilter, SagaState, Start,
+        Started, StepState, UndoState, Verb,
         drive::{self, Decided},
     },
 };
@@ -39,11 +39,11 @@ pub(crate) fn fork() -> Definition {
 }
 
 /// One step that must not be sent twice.
-fn naive() -> Definition {
+pub(super) fn naive() -> Definition {
     definition(json!({ "name": "naive", "version": 1, "steps": [{ "name": "one", "action_uri": "fn:one" }] }))
 }
 
-fn definition(json: Value) -> Definition {
+pub(super) fn definition(json: Value) -> Definition {
     let declared: Declared = serde_json::from_value(json).unwrap();
     declared.compile().unwrap()
 }
@@ -69,11 +69,11 @@ pub(crate) async fn started(fx: &dyn Fixture, definition: &Definition, key: &str
     }
 }
 
-async fn loaded(fx: &dyn Fixture, id: SagaId) -> Loaded {
+pub(super) async fn loaded(fx: &dyn Fixture, id: SagaId) -> Loaded {
     drive::load(&*fx.store().await, id).await.unwrap()
 }
 
-async fn stands(fx: &dyn Fixture, id: SagaId) -> (SagaState, Option<HeldReason>) {
+pub(super) async fn stands(fx: &dyn Fixture, id: SagaId) -> (SagaState, Option<HeldReason>) {
     let row = loaded(fx, id).await.row;
     (row.state, row.reason)
 }
@@ -82,7 +82,7 @@ async fn log(fx: &dyn Fixture, id: SagaId) -> Vec<LogLine> {
     fx.admin().await.saga_log(id, 0, 1000).await.unwrap()
 }
 
-async fn words(fx: &dyn Fixture, id: SagaId) -> Vec<String> {
+pub(super) async fn words(fx: &dyn Fixture, id: SagaId) -> Vec<String> {
     let word = |line: LogLine| match line.step {
         Some(step) => format!("{} {step}", line.what),
         None => line.what,
@@ -107,47 +107,47 @@ fn settled_as(decided: Decided) -> Settlement {
     }
 }
 
-async fn answer(fx: &dyn Fixture, lease: &Lease, outcome: Outcome) {
+pub(super) async fn answer(fx: &dyn Fixture, lease: &Lease, outcome: Outcome) {
     let settlement = decided(fx, lease, outcome).await;
     let verdict = settle(&*fx.store().await, settlement).await;
     assert!(verdict.is_settled(), "{verdict:?}");
 }
 
-fn done(output: Value) -> Outcome {
+pub(super) fn done(output: Value) -> Outcome {
     Outcome::answered(Answer::json(&output).unwrap())
 }
 
 /// The next message that is due is of this topic.
-async fn next(fx: &dyn Fixture, topic: &str) -> Claimed {
+pub(super) async fn next(fx: &dyn Fixture, topic: &str) -> Claimed {
     let claimed = claim_one(&*fx.store().await, "w1").await;
     assert_eq!(claimed.delivery.topic, topic);
     claimed
 }
 
 /// The next message is of this topic, and is answered so.
-async fn go(fx: &dyn Fixture, topic: &str, outcome: Outcome) {
+pub(super) async fn go(fx: &dyn Fixture, topic: &str, outcome: Outcome) {
     let claimed = next(fx, topic).await;
     answer(fx, &claimed.lease, outcome).await;
 }
 
-fn body(claimed: &Claimed) -> Value {
+pub(super) fn body(claimed: &Claimed) -> Value {
     serde_json::from_slice(&claimed.delivery.payload).unwrap()
 }
 
-async fn ask(fx: &dyn Fixture, id: SagaId, verb: Verb) -> Result<SagaState, Error> {
+pub(super) async fn ask(fx: &dyn Fixture, id: SagaId, verb: Verb) -> Result<SagaState, Error> {
     let view = drive::operate(&*fx.store().await, id, &verb, "ann", "because").await?;
     Ok(view.row.state)
 }
 
 #[track_caller]
-fn refused(answer: Result<SagaState, Error>) -> String {
+pub(super) fn refused(answer: Result<SagaState, Error>) -> String {
     match answer {
         Err(Error::SagaRefused { why, .. }) => why,
         other => panic!("{other:?}"),
     }
 }
 
-async fn nothing_is_due(fx: &dyn Fixture) {
+pub(super) async fn nothing_is_due(fx: &dyn Fixture) {
     assert_eq!(bodies(&claim(&*fx.store().await, "w9", 10).await), Vec::<String>::new());
 }
 
@@ -846,76 +846,6 @@ async fn work(store: &dyn Store) {
     }
 }
 
-/// A participant's own transaction, in which a step comes.
-async fn doing(fx: &dyn Fixture, key: &str) -> Doing {
-    let mut tx = fx.begin().await;
-    let answer = tx.do_once("hotels", key).await.unwrap();
-    tx.commit().await.unwrap();
-    answer
-}
-
-async fn undoing(fx: &dyn Fixture, key: &str) -> Undoing {
-    let mut tx = fx.begin().await;
-    let answer = tx.undo_once("hotels", key).await.unwrap();
-    tx.commit().await.unwrap();
-    answer
-}
-
-pub async fn a_participant_does_a_step_once(fx: &dyn Fixture) {
-    assert_eq!(doing(fx, "k").await, Doing::First);
-    assert_eq!(doing(fx, "k").await, Doing::Before);
-    assert_eq!(doing(fx, "l").await, Doing::First);
-    assert_eq!(undoing(fx, "k").await, Undoing::Now);
-    assert_eq!(undoing(fx, "k").await, Undoing::Before);
-    assert_eq!(doing(fx, "k").await, Doing::Undone);
-    let mut tx = fx.begin().await;
-    // Another participant has nothing to do with it.
-    assert_eq!(tx.do_once("flights", "k").await.unwrap(), Doing::First);
-    assert_eq!(tx.do_once("flights", "k").await.unwrap(), Doing::Before);
-    assert_eq!(tx.undo_once("flights", "k").await.unwrap(), Undoing::Now);
-    tx.rollback().await;
-    let mut tx = fx.begin().await;
-    assert_eq!(tx.do_once("flights", "k").await.unwrap(), Doing::First);
-    tx.rollback().await;
-}
-
-pub async fn what_was_undone_before_it_came_is_refused(fx: &dyn Fixture) {
-    assert_eq!(undoing(fx, "k").await, Undoing::Never);
-    assert_eq!(undoing(fx, "k").await, Undoing::Before);
-    assert_eq!(doing(fx, "k").await, Doing::Undone);
-}
-
-pub async fn of_a_step_and_its_undoing_at_once_the_order_is_known(fx: &dyn Fixture) {
-    if !parallel_callers(fx).await {
-        return what_was_undone_before_it_came_is_refused(fx).await;
-    }
-    let mut first = fx.begin().await;
-    assert_eq!(first.do_once("hotels", "k").await.unwrap(), Doing::First);
-    let mut second = fx.begin().await;
-    let mut waiting = tokio::spawn(async move {
-        let answer = second.undo_once("hotels", "k").await.unwrap();
-        second.commit().await.unwrap();
-        answer
-    });
-    assert_waits(&mut waiting, "undoing what is just being done").await;
-    first.commit().await.unwrap();
-    assert_eq!(waiting.await.unwrap(), Undoing::Now);
-}
-
-pub async fn what_participants_remember_is_pruned(fx: &dyn Fixture) {
-    doing(fx, "k").await;
-    undoing(fx, "l").await;
-    fx.advance(DAY).await;
-    let admin = fx.admin().await;
-    assert_eq!(admin.prune(DAY * 2, 100).await.unwrap().inbox, 0);
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().inbox, 2);
-    assert_eq!(doing(fx, "l").await, Doing::First);
-    let mut tx = fx.begin().await;
-    assert_eq!(field(tx.do_once("", "k").await), "consumer");
-    assert_eq!(field(tx.undo_once("hotels", "a\nb").await), "key");
-    tx.rollback().await;
-}
-
 pub async fn a_deadline_whose_lease_runs_out_is_not_lost(fx: &dyn Fixture) {
     let mut declared: Declared = serde_json::from_str(&trip().json()).unwrap();
     (declared.name, declared.deadline_ms) = ("short".into(), Some(60_000));
@@ -935,7 +865,7 @@ pub async fn a_deadline_whose_lease_runs_out_is_not_lost(fx: &dyn Fixture) {
 }
 
 /// The end of a lease under which nothing was sent, as it is decided now.
-async fn given_back(fx: &dyn Fixture, lease: &Lease) {
+pub(super) async fn given_back(fx: &dyn Fixture, lease: &Lease) {
     let report = Report::Released(Duration::ZERO);
     let store = fx.store().await;
     let mut decided = drive::settlements(&*store, "w1", vec![(lease, &report, 0.5)])
@@ -985,13 +915,13 @@ pub async fn a_message_whose_saga_is_gone_does_no_harm(fx: &dyn Fixture) {
     assert_eq!(state(fx, other).await, State::Pending);
 }
 
-pub async fn what_is_nested_too_deep_is_kept_as_text(fx: &dyn Fixture) {
+pub async fn what_is_nested_too_deep_is_not_kept(fx: &dyn Fixture) {
     for depth in [64, 65, 125, 127, 300] {
         let id = started(fx, &trip(), &format!("k{depth}")).await;
         let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         go(fx, "fn:flight", Outcome::answered(Answer::bytes(nested.clone()))).await;
-        let kept = loaded(fx, id).await.snapshot.steps[0].output.clone().unwrap();
-        assert_eq!(kept.is_array(), depth == 64, "{depth}");
+        let kept = loaded(fx, id).await.snapshot.steps[0].output.clone();
+        assert_eq!(kept.is_some_and(|kept| kept.is_array()), depth == 64, "{depth}");
         ask(fx, id, Verb::Abandon).await.unwrap();
         let deep = (0..depth).fold(json!(1), |inner, _| json!([inner]));
         let mut start = new_start(&trip(), &format!("i{depth}"));

@@ -307,6 +307,7 @@ impl World {
         }
         let event = Event::Released {
             message: self.messages[at].id,
+            attempts: self.messages[at].attempts,
             after: Duration::ZERO,
         };
         let (snapshot, live) = (self.snapshot.clone(), self.live());

@@ -36,7 +36,7 @@ pub use request::{ENCODED, IDEMPOTENCY_KEY};
 pub use resolver::LookingUp;
 
 use async_trait::async_trait;
-use posthouse_core::{Delivery, Invalid, Outcome, Transport, digest::tag, ledger::Answer};
+use posthouse_core::{Delivery, Invalid, Outcome, Transport, digest::tag, ledger::Answer, saga::MOST_OUTPUT};
 use reqwest::{
     Client, Response, Url,
     header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER},
@@ -114,11 +114,15 @@ impl Http {
             check(address, &self.policy).map_err(|blocked| self.failed(Failure::Blocked, &blocked.to_string()))?;
         }
         let headers = request::headers(delivery, &self.headers, &self.secrets, SystemTime::now());
-        // A step of a saga says itself how long it may take.
-        let own = delivery.ticket.as_ref().and_then(|ticket| ticket.timeout());
-        let request = self.client.post(self.url.clone()).timeout(own.unwrap_or(self.timeout));
+        let request = self.client.post(self.url.clone()).timeout(self.time_for(delivery));
         let sent = request.headers(headers).body(delivery.payload.clone()).send().await;
         sent.map_err(|error| self.failed(failure::kind(&error), &failure::text(error)))
+    }
+
+    /// How long a send may take in all. A step of a saga says itself.
+    fn time_for(&self, delivery: &Delivery) -> Duration {
+        let own = delivery.ticket.as_ref().and_then(|ticket| ticket.timeout());
+        own.unwrap_or(self.timeout)
     }
 
     fn failed(&self, failure: Failure, error: &str) -> Outcome {
@@ -137,7 +141,13 @@ impl Transport for Http {
         let header = |name| response.headers().get(name).map(|value| value.as_bytes());
         let after = header(RETRY_AFTER).and_then(|wish| retry_after(wish, header(DATE), SystemTime::now()));
         let content_type = header(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value).into_owned());
-        let (body, whole) = body(response).await;
+        // What a step of a saga answers is its output: it is waited for, and it is kept as it is.
+        let step = delivery.ticket.is_some();
+        let (most, wait) = match step {
+            true => (MOST_OUTPUT, self.time_for(delivery)),
+            false => (MOST_READ, BODY),
+        };
+        let (body, whole) = body(response, most, wait).await;
         let text = String::from_utf8_lossy(&body);
         let said = self.hidden.in_text(&text);
         let outcome = answered(status, after, &said, &self.rejects);
@@ -151,7 +161,7 @@ impl Transport for Http {
                 .into_iter()
                 .collect(),
             // Byte by byte, unless there was something to hide.
-            body: if said == text { body } else { said.into_bytes() },
+            body: if step || said == text { body } else { said.into_bytes() },
             cut: !whole,
         };
         Outcome::Delivered {
@@ -162,21 +172,25 @@ impl Transport for Http {
 }
 
 /// The beginning of an answer's body, and whether it is all of it. An answer that is cut or slow here was an answer all the same.
-async fn body(mut response: Response) -> (Vec<u8>, bool) {
+async fn body(mut response: Response, most: usize, wait: Duration) -> (Vec<u8>, bool) {
     let encoded = response.headers().contains_key(CONTENT_ENCODING);
     let mut read = Vec::new();
     let reading = async {
-        while read.len() < MOST_READ {
+        // Ends: each turn reads something, or is the last.
+        loop {
             match response.chunk().await {
-                Ok(Some(chunk)) => read.extend_from_slice(&chunk[..chunk.len().min(MOST_READ - read.len())]),
+                Ok(Some(chunk)) if read.len() + chunk.len() > most => {
+                    read.extend_from_slice(&chunk[..most - read.len()]);
+                    return false;
+                }
+                Ok(Some(chunk)) => read.extend_from_slice(&chunk),
                 Ok(None) => return true,
                 Err(_) => return false,
             }
         }
-        false
     };
     // Cut off or not, what was read by then is all there is.
-    let whole = tokio::time::timeout(BODY, reading).await.unwrap_or(false);
+    let whole = tokio::time::timeout(wait, reading).await.unwrap_or(false);
     if encoded {
         // We asked for no encoding, and unpack none: it may be a bomb.
         return (Vec::new(), false);

@@ -67,11 +67,16 @@ impl Work<'_> {
             }
             Verb::Resolve { step } => {
                 let at = self.free_step(step)?;
-                let open = matches!(self.look(at).undo, Undo::Open | Undo::Held) && self.needs_undo(at);
+                let open = match self.look(at).undo {
+                    Undo::Open => self.needs_undo(at),
+                    Undo::Held => true,
+                    Undo::Compensated => false,
+                };
                 if !self.is_backward() || !open {
                     return refused(format!("step {step:?} has no compensation that waits"));
                 }
                 self.take_back(at);
+                self.step(at).resolved = true;
                 self.is_undone(at);
             }
             Verb::Replay => self.replay()?,
@@ -148,7 +153,11 @@ impl Work<'_> {
 
     fn complete(&mut self, at: usize, output: &Value) -> Result<(), Refused> {
         let step = self.look(at);
-        let (progress, lost) = (step.progress, step.output.is_none());
+        // Or it does not fit together with others into the message of one that takes it.
+        let waits =
+            |later: usize| self.look(later).stuck == Some(HeldReason::Output) && self.def(later).input.takes(at);
+        let lost = step.output.is_none() || (0..self.count()).any(waits);
+        let progress = step.progress;
         match (self.next.snapshot.direction, progress) {
             (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected)
             | (Direction::Backward, Progress::Uncertain)
