@@ -30,9 +30,10 @@ BEGIN
         twins := find_twins(p_id, p_namespace, p_tenant, p_topic, p_dedupe_key, p_digest, p_keep, p_check_ids, t);
         IF array_remove(twins, NULL) = '{}' THEN twins := NULL; END IF;
     END IF;
-    IF twins IS NULL AND p_order_key IS NULL AND p_delay_ms IS NULL AND p_deliver_ms IS NULL AND p_max_attempts IS NULL THEN
+    IF twins IS NULL AND p_order_key IS NULL AND p_deliver_ms IS NULL AND NOT EXISTS (SELECT FROM unnest(p_delay_ms) d WHERE d > 0)
+       AND (p_max_attempts IS NULL OR p_max_attempts[1] = ALL (p_max_attempts)) THEN
         PERFORM place_plain(p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_dedupe_key, p_headers,
-                            p_kind, p_parent, p_destination, t);
+                            p_kind, p_parent, p_destination, t, p_max_attempts[1]);
     ELSE
         PERFORM place(p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers,
                       p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_kind, p_parent, p_destination, twins, t);
@@ -41,16 +42,16 @@ BEGIN
     RETURN twins;
 END $$;
 
--- The common case: new, due now, no key, the default budget. Two inserts, no join.
+-- The common case: new, due now, no key, the same budget for all. Two inserts, no join.
 CREATE OR REPLACE FUNCTION posthouse.place_plain(
     p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
-    p_dedupe_key text[], p_headers text[], p_kind bigint[], p_parent uuid[], p_destination text[], p_now timestamptz)
+    p_dedupe_key text[], p_headers text[], p_kind bigint[], p_parent uuid[], p_destination text[], p_now timestamptz, p_budget bigint)
 RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     budget smallint;
 BEGIN
-    SELECT s.max_attempts INTO budget FROM settings s;
+    SELECT coalesce(p_budget::smallint, s.max_attempts) INTO budget FROM settings s;
     WITH m AS (
         INSERT INTO message (id, created_at, tenant, namespace, topic, dedupe_key, content_type, payload, digest, headers, kind, parent, destination)
         SELECT u.id, p_now, u.te, u.ns, u.topic, u.dk, u.ct, u.p, u.dg, u.h::jsonb, coalesce(u.kind, 0), u.parent, u.dest

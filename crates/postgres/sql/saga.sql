@@ -148,30 +148,36 @@ BEGIN
     RETURN fresh;
 END $$;
 
--- Writes what was decided, for those that have won.
+-- Writes what was decided, for those that have won. The lists are joined by hashing, and taken apart once: looked up one by one they cost as much as all the
+-- rest. The saga itself is found through a list of one, which cannot be hashed.
 CREATE OR REPLACE FUNCTION posthouse.saga_write(
     p_won bigint[], p_saga uuid[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_detail text[],
     p_carrier_of bigint[], p_carrier uuid[], p_log_of bigint[], p_log_what text[], p_log_step text[], p_log_detail text[])
 RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = on SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     t CONSTANT timestamptz := clock();
 BEGIN
-    WITH u AS (
+    WITH c AS MATERIALIZED (SELECT c.item, array_agg(c.id) AS ids FROM unnest(p_carrier_of, p_carrier) c(item, id) GROUP BY c.item),
+    l AS MATERIALIZED (
+        SELECT l.item, l.what, l.step, l.detail, row_number() OVER (PARTITION BY l.item ORDER BY l.k DESC) - 1 AS behind, count(*) OVER (PARTITION BY l.item) AS n
+        FROM unnest(p_log_of, p_log_what, p_log_step, p_log_detail) WITH ORDINALITY l(item, what, step, detail, k)),
+    i AS MATERIALIZED (
+        SELECT i.*, coalesce(c.ids, '{}') AS carriers, coalesce(l.n, 0) AS lines
+        FROM unnest(p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor) WITH ORDINALITY i(saga, state, why, paused, ended, snapshot, actor, o)
+        JOIN unnest(p_won) w(o) ON w.o = i.o
+        LEFT JOIN c ON c.item = i.o
+        LEFT JOIN l ON l.item = i.o AND l.behind = 0),
+    u AS (
         UPDATE saga s SET
-            revision = s.revision + 1, updated_at = t, finished_at = CASE WHEN p_ended[w.o] THEN coalesce(s.finished_at, t) END, state = p_state[w.o], reason = p_why[w.o],
-            paused = p_paused[w.o], snapshot = p_snapshot[w.o],
-            carriers = ARRAY(SELECT c.id FROM unnest(p_carrier_of, p_carrier) c(item, id) WHERE c.item = w.o),
-            lines = s.lines + (SELECT count(*) FROM unnest(p_log_of) l(item) WHERE l.item = w.o)
-        FROM unnest(p_won) w(o) WHERE s.id = ANY (ARRAY[p_saga[w.o]])
-        RETURNING s.seq, s.revision, s.lines, w.o)
+            revision = s.revision + 1, updated_at = t, finished_at = CASE WHEN i.ended THEN coalesce(s.finished_at, t) END, state = i.state, reason = i.why,
+            paused = i.paused, snapshot = i.snapshot, carriers = i.carriers, lines = s.lines + i.lines
+        FROM i WHERE s.id = ANY (ARRAY[i.saga])
+        RETURNING s.seq, s.revision, s.lines, i.o, i.actor)
     INSERT INTO saga_log (saga, n, at, revision, actor, what, step, detail)
-    SELECT u.seq, u.lines - l.behind, t, u.revision, p_actor[u.o], l.what, l.step, l.detail
-    FROM u CROSS JOIN LATERAL (
-        SELECT l.what, l.step, l.detail, count(*) OVER (ORDER BY l.k DESC) - 1 AS behind
-        FROM unnest(p_log_of, p_log_what, p_log_step, p_log_detail) WITH ORDINALITY l(item, what, step, detail, k) WHERE l.item = u.o) l;
+    SELECT u.seq, u.lines - l.behind, t, u.revision, u.actor, l.what, l.step, l.detail FROM u JOIN l ON l.item = u.o;
     INSERT INTO audit (at, message_id, actor, action, detail)
     SELECT t, p_saga[w.o], p_actor[w.o], p_audit[w.o], coalesce(p_audit_detail[w.o], '') FROM unnest(p_won) w(o) WHERE p_audit[w.o] IS NOT NULL;
 END $$;

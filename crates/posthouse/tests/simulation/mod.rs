@@ -3,6 +3,7 @@
 
 mod people;
 mod probes;
+mod sagas;
 mod world;
 
 use posthouse_testkit::{
@@ -15,6 +16,8 @@ use world::{Planted, SECOND, World};
 
 /// How many worlds one run of the tests makes, unless `POSTHOUSE_SIM_SEEDS` says otherwise.
 const SEEDS: u64 = 500;
+/// The same of worlds with sagas.
+const SEEDS_WITH_SAGAS: u64 = 200;
 /// How many tests share them, so that they run beside each other.
 const SHARDS: u64 = 4;
 /// A planted mistake is noticed within so many.
@@ -59,6 +62,38 @@ fn live(seed: u64, planted: Planted) -> Told {
     })
 }
 
+/// The same with sagas, which are judged by what is left with those who take part in them.
+fn live_with_sagas(seed: u64, planted: Planted) -> Told {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(seed, planted);
+        let (history, memory) = (world.history.clone(), world.memory.clone());
+        let course = tokio::spawn(async move {
+            let begun = sagas::fill(&mut world);
+            world.storm().await;
+            let mut broken = sagas::end_all(&mut world, &begun).await;
+            (0..world.relays.len()).for_each(|at| world.stop(at));
+            world.left(30 * SECOND).await;
+            broken.extend(sagas::judge(&world, &begun).await);
+            broken
+        });
+        let broken = match course.await {
+            Ok(broken) => broken,
+            Err(panic) => vec![format!("the world ended in a panic: {panic:?}")],
+        };
+        history.close();
+        Told {
+            broken,
+            trace: history.trace(),
+            dump: memory.dump(),
+        }
+    })
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
@@ -66,7 +101,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Judges every world of this shard, and says how to see again the first that breaks a promise.
-fn worlds(shard: u64) {
+fn worlds(shard: u64, most: u64, live: fn(u64, Planted) -> Told) {
     if let Some(seed) = number("POSTHOUSE_SIM_SEED") {
         if seed % SHARDS == shard {
             let told = live(seed, Planted::default());
@@ -75,7 +110,7 @@ fn worlds(shard: u64) {
         }
         return;
     }
-    let seeds = 0..number("POSTHOUSE_SIM_SEEDS").unwrap_or(SEEDS);
+    let seeds = 0..number("POSTHOUSE_SIM_SEEDS").unwrap_or(most);
     let mut failed = Vec::new();
     for seed in seeds.filter(|seed| seed % SHARDS == shard) {
         let told = live(seed, Planted::default());
@@ -100,22 +135,32 @@ fn worlds(shard: u64) {
 
 #[test]
 fn worlds_of_the_first_quarter_keep_every_promise() {
-    worlds(0);
+    worlds(0, SEEDS, live);
 }
 
 #[test]
 fn worlds_of_the_second_quarter_keep_every_promise() {
-    worlds(1);
+    worlds(1, SEEDS, live);
 }
 
 #[test]
 fn worlds_of_the_third_quarter_keep_every_promise() {
-    worlds(2);
+    worlds(2, SEEDS, live);
 }
 
 #[test]
 fn worlds_of_the_last_quarter_keep_every_promise() {
-    worlds(3);
+    worlds(3, SEEDS, live);
+}
+
+#[test]
+fn worlds_with_sagas_of_the_first_half_keep_every_promise() {
+    (0..SHARDS / 2).for_each(|shard| worlds(shard, SEEDS_WITH_SAGAS, live_with_sagas));
+}
+
+#[test]
+fn worlds_with_sagas_of_the_second_half_keep_every_promise() {
+    (SHARDS / 2..SHARDS).for_each(|shard| worlds(shard, SEEDS_WITH_SAGAS, live_with_sagas));
 }
 
 /// Else a seed that fails could not be looked at.
@@ -131,6 +176,10 @@ fn a_seed_makes_the_same_history_again() {
 
 /// Asserts that the judge notices what was planted, in one of the first worlds.
 fn assert_noticed(what: &dyn std::fmt::Debug, planted: Planted) {
+    assert_noticed_in(live, what, planted);
+}
+
+fn assert_noticed_in(live: fn(u64, Planted) -> Told, what: &dyn std::fmt::Debug, planted: Planted) {
     let noticed = (0..MOST).find_map(|seed| Some((seed, live(seed, planted).broken.into_iter().next()?)));
     let (seed, broken) = noticed.unwrap_or_else(|| panic!("{what:?} is not noticed in {MOST} worlds"));
     let line = format!("{what:?} is noticed in world {seed}: {broken:.200}\n");
@@ -161,6 +210,24 @@ fn a_flaw_of_the_store_is_noticed() {
                 ..Planted::default()
             },
         );
+    }
+}
+
+/// Two who decide on the same saga, and participants who say what they did not do.
+#[test]
+fn a_flaw_that_sagas_suffer_from_is_noticed() {
+    let planted = [
+        Planted {
+            flaw: Some(Flaw::SagaWithoutVersion),
+            ..Planted::default()
+        },
+        Planted {
+            destination_lies: true,
+            ..Planted::default()
+        },
+    ];
+    for one in planted {
+        assert_noticed_in(live_with_sagas, &one.flaw, one);
     }
 }
 

@@ -44,8 +44,10 @@ pub struct World {
     /// Nothing ever goes wrong here.
     pub calm: bool,
     pub relays: Vec<Place>,
+    pub destinations: Vec<Arc<Destination>>,
+    /// What else goes on during the storm.
+    pub others: JoinSet<()>,
     planted: Planted,
-    destinations: Vec<Arc<Destination>>,
     retry: RetryPolicy,
     lives: usize,
     committed: Committed,
@@ -122,8 +124,9 @@ impl World {
             weather,
             calm,
             relays,
-            planted,
             destinations,
+            others: JoinSet::new(),
+            planted,
             retry,
             chance,
             lives: 0,
@@ -138,7 +141,7 @@ impl World {
     /// Messages are committed, relays crash, and the weather is bad; then it clears up, and all relays run.
     pub async fn storm(&mut self) {
         (0..self.relays.len()).for_each(|at| self.start(at));
-        let mut others = JoinSet::new();
+        let mut others = std::mem::take(&mut self.others);
         for _ in 0..self.chance.usize(1..=3) {
             others.spawn(self.producer().run());
         }
@@ -220,12 +223,19 @@ impl World {
             let Some((timeout, at_a_time)) = terms.destinations.get(*name) else {
                 continue;
             };
+            let partner = to.clone();
             let wire = Wire::new(to.clone(), who, gate.clone(), *timeout, terms.lease, under_way.clone());
             let to = To::new(*name, wire)
                 .timeout(*timeout)
                 .concurrency(*at_a_time)
                 .retry(self.retry.clone());
             relay = relay.route(format!("{name}.*"), to);
+            // Where it takes part in sagas it is another destination, because nobody counts what is sent there.
+            let wire = Wire::new(partner, who, gate.clone(), *timeout, terms.lease, under_way.clone());
+            let steps = To::new(format!("{name} steps"), wire)
+                .timeout(*timeout)
+                .concurrency(*at_a_time);
+            relay = relay.route(format!("fn:{name}.*"), steps);
         }
         self.history.add(Fact::Began(who, terms));
         let (told, history) = (cancel.clone(), self.history.clone());

@@ -2,8 +2,12 @@
 
 use async_trait::async_trait;
 use fastrand::Rng;
-use posthouse_core::{Delivery, MessageId, Outcome, Transport};
+use posthouse_core::{
+    Delivery, MessageId, Outcome, Transport, ledger,
+    saga::{Role, Ticket},
+};
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -37,7 +41,13 @@ impl Fate {
         }
     }
 
-    fn of(payload: &[u8]) -> Self {
+    fn of(delivery: &Delivery) -> Self {
+        // What asks, or undoes, is taken as any other.
+        if delivery.ticket.as_ref().is_some_and(|ticket| ticket.role != Role::Do) {
+            return Self::Fine;
+        }
+        // A step of a saga brings its word as JSON.
+        let payload = delivery.payload.strip_prefix(b"\"").unwrap_or(&delivery.payload);
         let all = [Self::Reject, Self::Fail, Self::Slow];
         let found = all.into_iter().find(|fate| payload.starts_with(fate.word().as_bytes()));
         found.unwrap_or(Self::Fine)
@@ -51,6 +61,18 @@ pub struct Destination {
     history: History,
     chance: Mutex<Rng>,
     lies: bool,
+    steps: Mutex<BTreeMap<String, Part>>,
+}
+
+/// What a destination that takes part in sagas knows of a step, by the key under which that is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// It was done.
+    pub done: bool,
+    /// It was undone, and is not done any more after that.
+    pub undone: bool,
+    /// How often it came to be done.
+    pub came: u32,
 }
 
 impl Destination {
@@ -63,7 +85,40 @@ impl Destination {
             history,
             chance,
             lies,
+            steps: Mutex::default(),
         })
+    }
+
+    /// The steps of sagas that it knows of.
+    pub fn steps(&self) -> BTreeMap<String, Part> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes part in a saga, and says what it answers if anybody hears it.
+    fn take_part(&self, ticket: &Ticket) -> Outcome {
+        let forward = ticket
+            .key
+            .rsplit_once(':')
+            .map_or(ticket.key.as_str(), |(step, _)| step);
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = steps.entry(forward.to_owned()).or_default();
+        let answer = || ledger::Answer::bytes(format!("\"{forward}\""));
+        match ticket.role {
+            Role::Do => {
+                part.came += 1;
+                if part.undone {
+                    return Outcome::reject("undone", "it was undone before");
+                }
+                part.done = true;
+                Outcome::answered(answer())
+            }
+            Role::Verify if part.done => Outcome::answered(answer()),
+            Role::Verify => Outcome::answered(ledger::Answer::bytes("").status(204)),
+            Role::Undo | Role::Timer => {
+                part.undone = true;
+                Outcome::delivered()
+            }
+        }
     }
 
     /// What happens to the next send that may take `timeout`.
@@ -160,14 +215,18 @@ impl Transport for Wire {
     async fn send(&self, delivery: &Delivery) -> Outcome {
         let mut sending = Sending::begin(self, delivery);
         self.gate.pass().await;
-        let script = self.to.script(Fate::of(&delivery.payload), self.timeout, self.lease);
+        let script = self.to.script(Fate::of(delivery), self.timeout, self.lease);
         tokio::time::sleep(script.wait).await;
+        let mut taken = Outcome::receipt(format!("{}@{}", delivery.id, delivery.epoch));
         if script.receives {
             self.to.history.add(Fact::Received(delivery.id, delivery.epoch));
+            if let Some(ticket) = &delivery.ticket {
+                taken = self.to.take_part(ticket);
+            }
         }
         let (code, error) = (|code: &str| code.to_owned(), "as it was told".to_owned());
         let outcome = match script.then {
-            Then::Deliver => Outcome::receipt(format!("{}@{}", delivery.id, delivery.epoch)),
+            Then::Deliver => taken,
             Then::Retry(after) => Outcome::Retry {
                 after,
                 code: code("busy"),

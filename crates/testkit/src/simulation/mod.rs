@@ -12,7 +12,7 @@ mod judge;
 mod tables;
 mod weather;
 
-pub use destination::{Destination, Fate, Wire};
+pub use destination::{Destination, Fate, Part, Wire};
 pub use faulty::{Faulty, Liar, Lie};
 pub use gate::Gate;
 pub use history::{Answer, Ended, Fact, Grant, History, Terms, Who};
