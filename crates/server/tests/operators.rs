@@ -214,7 +214,7 @@ fn a_message_that_waits_is_explained_and_decided_about() {
         let pruned = place.run(&["prune", "--older-than", "30d", "--yes"]);
         assert_eq!(
             pruned.ok(),
-            "removed 0 messages, 0 dedupe keys, 0 entries of the ledger and 0 of the inbox\n"
+            "removed 0 messages, 0 dedupe keys, 0 entries of the ledger, 0 of the inbox and 0 sagas\n"
         );
     }
 }
