@@ -130,21 +130,23 @@ format() {
     cargo fmt --all --check
     rustfmt --check --edition 2024 examples/drivers/*/src/main.rs
 }
-lints() { cargo clippy --workspace --all-targets --features "$features" --quiet -- -D warnings; }
-docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet --features "$features"; }
-doc_tests() { cargo test --workspace --doc --quiet --features "$features"; }
+# All but the store that takes minutes to compile: that comes last.
+most=(--workspace --exclude posthouse-surreal)
+lints() { cargo clippy "${most[@]}" --all-targets --features "$features" --quiet -- -D warnings; }
+docs() { RUSTDOCFLAGS="-D warnings" cargo doc "${most[@]}" --no-deps --quiet --features "$features"; }
+doc_tests() { cargo test "${most[@]}" --doc --quiet --features "$features"; }
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --features "$features" --no-fail-fast --status-level fail --final-status-level fail "$@"
+        cargo nextest run --no-fail-fast --status-level fail --final-status-level fail "$@"
     else
-        cargo test --features "$features" --lib --bins --tests --no-fail-fast --quiet "$@"
+        cargo test --lib --bins --tests --no-fail-fast --quiet "$@"
     fi
 }
 
 # Built as the tests were, so that little is built again.
 story() {
-    cargo build --workspace --bins --examples --quiet --features "$features"
+    cargo build "${most[@]}" --bins --examples --quiet --features "$features"
     BUILT=yes examples/payment_dispatch/run
 }
 
@@ -194,15 +196,22 @@ beside() {
 }
 
 # All but the suite through the pooler, which is run apart. Both runners take `-- --skip`.
-most_tests() { tests --workspace -- --skip pooled::; }
+most_tests() { tests "${most[@]}" --features "$features" -- --skip pooled::; }
 
 # The whole suite through PgBouncer, which is restarted in the middle.
 pooled_tests() {
     local first=(enqueue dedupe claim lease settle operator)
-    tests --workspace -- "${first[@]/#/pooled::}"
+    tests "${most[@]}" --features "$features" -- "${first[@]/#/pooled::}"
     stop_pgbouncer
     start_pgbouncer "$scratch"
-    tests --workspace -- pooled:: $(printf -- '--skip pooled::%s:: ' "${first[@]}")
+    tests "${most[@]}" --features "$features" -- pooled:: $(printf -- '--skip pooled::%s:: ' "${first[@]}")
+}
+
+# SurrealDB, under the suite of every store. It is built last, because that takes minutes the first time.
+surreal() {
+    cargo clippy -p posthouse-surreal --all-targets --quiet -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc -p posthouse-surreal --no-deps --quiet
+    tests -p posthouse-surreal
 }
 
 case $mode in
@@ -229,6 +238,7 @@ case $mode in
         stage "example: order_execution" orders_story
         stage "example: trip_saga" trips_story
         stage "examples: beside other drivers" beside
+        stage "SurrealDB" surreal
         ;;
     *)
         echo "usage: ./test.sh [all|fast]" >&2

@@ -52,6 +52,8 @@ pub enum Cause {
     },
     /// It is given up.
     Dead {
+        /// The saga that says what becomes of it.
+        saga: Option<crate::SagaId>,
         /// Why.
         reason: Option<DeadReason>,
         /// After how many attempts.
@@ -171,6 +173,7 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
             worker: facts.last.as_ref().map(|a| a.worker.clone()),
         }),
         State::Dead => Some(Cause::Dead {
+            saga: crate::lease::saga_of(m.kind, m.parent),
             reason: m.reason,
             attempts: m.attempts,
             error: error(),
@@ -331,6 +334,7 @@ impl fmt::Display for Cause {
                 f.write_str("; the audit tells who")
             }
             Self::Dead {
+                saga,
                 reason,
                 attempts,
                 error,
@@ -343,6 +347,9 @@ impl fmt::Display for Cause {
                     plural("attempt", *attempts)
                 )?;
                 error.as_ref().map_or(Ok(()), |error| write!(f, ": {error}"))?;
+                if let Some(saga) = saga {
+                    return write!(f, "; its saga waits for a person: posthouse saga show {saga}");
+                }
                 f.write_str(if *blocks {
                     "; it blocks its order key until it is replayed, resolved or discarded"
                 } else {
@@ -636,6 +643,7 @@ mod tests {
             Cause::RateLimited { destination },
             Cause::TenantLimited { tenant: "acme".into() },
             Cause::Dead {
+                saga: None,
                 reason: Some(DeadReason::Exhausted),
                 attempts: 12,
                 error,

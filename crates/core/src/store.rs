@@ -117,6 +117,8 @@ pub struct Capabilities {
     pub parallel_claim: bool,
     /// Two callers' transactions can be open at the same time.
     pub parallel_callers: bool,
+    /// Callers do not wait for each other: of two whose transactions need the same, the second is told when it commits ([`Error::Contention`]), and runs it again.
+    pub callers_retry: bool,
     /// What survives.
     pub durability: Durability,
 }

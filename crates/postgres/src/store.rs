@@ -252,6 +252,7 @@ impl Store for Postgres {
             wakes_across_processes: true,
             parallel_claim: true,
             parallel_callers: true,
+            callers_retry: false,
             durability: Durability::Machine,
         }
     }

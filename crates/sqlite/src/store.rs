@@ -214,6 +214,7 @@ impl Store for Sqlite {
             wakes_across_processes: true,
             parallel_claim: false,
             parallel_callers: false,
+            callers_retry: false,
             durability: Durability::Machine,
         }
     }

@@ -853,6 +853,10 @@ impl Work<'_> {
     /// Sends whatever can be sent now, and ends the saga when there is nothing left to do.
     fn advance(&mut self) {
         if self.is_stopped() {
+            // What comes next is known all the same: a person may say something about it.
+            if self.is_forward() {
+                self.get_ready();
+            }
             return;
         }
         match self.next.snapshot.direction {
@@ -868,13 +872,7 @@ impl Work<'_> {
         if self.next.snapshot.steps.iter().any(|step| step.stuck.is_some()) {
             return;
         }
-        for at in 0..self.count() {
-            // All of them, not only those right before it: one in between may have been left out, or kept from an earlier run.
-            let free = self.definition.before(at).all(|before| self.look(before).has_passed());
-            if free && self.look(at).progress == Progress::Waiting {
-                self.step(at).progress = Progress::Ready;
-            }
-        }
+        self.get_ready();
         for at in 0..self.count() {
             if self.look(at).progress == Progress::Ready && self.look(at).carrier.is_none() {
                 self.set_out(at);
@@ -882,6 +880,17 @@ impl Work<'_> {
         }
         if self.next.snapshot.steps.iter().all(StepSnapshot::has_passed) {
             self.end(Ended::Completed);
+        }
+    }
+
+    /// Steps whose time has come.
+    fn get_ready(&mut self) {
+        for at in 0..self.count() {
+            // All of them, not only those right before it: one in between may have been left out, or kept from an earlier run.
+            let free = self.definition.before(at).all(|before| self.look(before).has_passed());
+            if free && self.look(at).progress == Progress::Waiting {
+                self.step(at).progress = Progress::Ready;
+            }
         }
     }
 

@@ -395,9 +395,37 @@ fn topic(step: &str, field: &'static str, uri: &str) -> Result<String, Invalid> 
         Some(("bus" | "saga", _)) => return refused("bus: and saga: come with a later version"),
         _ => return refused("must begin with https://, http:// or fn:"),
     };
+    if let Some(problem) = never_sent(uri) {
+        return refused(problem);
+    }
     match crate::message::check_topic(&topic) {
         Ok(()) => Ok(topic),
         Err(invalid) => refused(&invalid.problem),
+    }
+}
+
+/// What would be found out only when it is sent, which of a compensation is late.
+fn never_sent(uri: &str) -> Option<&'static str> {
+    if uri.chars().any(char::is_whitespace) {
+        return Some("holds a space; write %20");
+    }
+    let (_, rest) = uri.split_once("//")?;
+    if rest.contains('#') {
+        return Some("has a fragment (#), which is never sent");
+    }
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    // That is refused with its own words.
+    if authority.contains('@') {
+        return None;
+    }
+    match port.map(str::parse::<u16>) {
+        _ if host.is_empty() => Some("names no host"),
+        Some(Err(_)) => Some("has a port that is no number below 65536"),
+        _ => None,
     }
 }
 
@@ -437,6 +465,9 @@ fn reach(steps: &[StepDef], of: usize) -> BTreeSet<usize> {
     }
     found
 }
+
+/// How long a relay waits for an answer under the lease that it has unless told otherwise.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Something that will hurt one day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -535,6 +566,12 @@ impl Definition {
             if !step.idempotent && step.verify.is_none() {
                 let problem = "neither idempotent nor verifiable: whenever nobody knows whether it was done (a timeout, a crash), the saga is held until a person says so";
                 warnings.push(warn(step, problem));
+            }
+            if let Some(timeout) = step.timeout.filter(|timeout| *timeout > USUAL_TIMEOUT) {
+                let problem = format!(
+                    "an attempt may take {timeout:?}, and relays with the usual lease of 15 s wait for 12 s: give those that do it a longer one ([outbox] lease_ms)"
+                );
+                warnings.push(warn(step, &problem));
             }
             match (self.is_after_pivot(at), &step.compensate) {
                 (false, None) => warnings.push(warn(
@@ -653,6 +690,12 @@ mod tests {
             ("ftp://x", "must begin with"),
             ("fn:", "names no destination"),
             ("https://u:p@x/", "user name or password"),
+            ("http://", "names no host"),
+            ("https://:80/x", "names no host"),
+            ("http://x:99999/", "no number below 65536"),
+            ("http://x/a b", "holds a space"),
+            ("fn:a b", "holds a space"),
+            ("https://x/y#z", "fragment"),
             ("bus:orders", "later version"),
             ("book", "must begin with"),
         ] {

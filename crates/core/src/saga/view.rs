@@ -47,6 +47,8 @@ pub struct StepView {
     pub after: Vec<String>,
     /// Those whose outputs it takes.
     pub takes: Vec<String>,
+    /// It was done, and what it answered could not be kept.
+    pub output_lost: bool,
     /// Where it stands.
     pub state: StepState,
     /// Why it waits for a person.
@@ -199,6 +201,7 @@ impl Loaded {
                 .filter(|from| def.input.takes(*from))
                 .map(|from| name(&from))
                 .collect(),
+            output_lost: step.progress == Progress::Done && step.output.is_none(),
             state: match step.progress {
                 Progress::Waiting => StepState::Waiting,
                 Progress::Ready if leased && !undoing => StepState::Running,

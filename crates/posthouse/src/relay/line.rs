@@ -569,7 +569,7 @@ async fn answer(engine: &Engine, target: &Target, work: &Work, grant: Option<Arc
             e.try_into_panic().map_or_else(|_| Outcome::unknown("panic", "the send was aborted"), panicked)
         })),
         () = work.grip.lost() => None,
-        () = tokio::time::sleep(timeout) => Some(Outcome::unknown("timeout", format!("no answer within {timeout:?}"))),
+        () = tokio::time::sleep(timeout) => Some(Outcome::unknown("timeout", silence(engine, work, timeout))),
         () = engine.stopped.cancelled() => Some(Outcome::unknown("shutdown", "the relay stopped before there was an answer")),
     };
     // Gone before the next one begins; but one that blocks its thread is not waited for.
@@ -580,6 +580,17 @@ async fn answer(engine: &Engine, target: &Target, work: &Work, grant: Option<Arc
         grant.interrupt();
     }
     given_up
+}
+
+/// What is said of one who did not answer.
+fn silence(engine: &Engine, work: &Work, timeout: Duration) -> String {
+    match work.delivery.ticket.as_ref().and_then(|ticket| ticket.timeout()) {
+        Some(own) if own > timeout => format!(
+            "no answer within {timeout:?}, which is all that a lease of {:?} allows; the step asks for {own:?}",
+            engine.settings.lease
+        ),
+        _ => format!("no answer within {timeout:?}"),
+    }
 }
 
 /// The answer, if there is nothing to wait for: it needs no task and no timers then.

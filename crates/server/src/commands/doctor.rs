@@ -4,7 +4,11 @@ mod findings;
 #[cfg(test)]
 mod tests;
 
-use posthouse::{Admin, AnyStore, Error, Filter, Fit, MessageId, MessageView, State, Wake, condition::Condition};
+use posthouse::{
+    Admin, AnyStore, Error, Filter, Fit, MessageId, MessageView, State, Wake,
+    condition::Condition,
+    saga::{SagaFilter, SagaState},
+};
 use serde_json::json;
 use std::{
     collections::BTreeSet,
@@ -27,7 +31,7 @@ const KEYS_ASKED: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Checks that say nothing true where this role may not look at messages and relays.
-const UNSEEN: [&str; 3] = ["relays", "routes", "destinations"];
+const UNSEEN: [&str; 4] = ["relays", "routes", "destinations", "sagas"];
 
 /// `doctor`
 pub async fn run(args: &Doctor, sources: &Sources, out: &Output) -> Result<(), Failure> {
@@ -198,6 +202,7 @@ async fn facts(any: &AnyStore, store: &config::Store) -> Result<(Facts, Option<S
             admin.list(&page(State::Dead, false)).await.map(|p| p.messages),
             &mut denied,
         )?,
+        held_sagas: allowed(admin.sagas(&held()).await.map(|page| page.sagas), &mut denied)?.len(),
         waiting,
         blocked,
         asked_port: asked_port(store.url.expose()),
@@ -297,3 +302,12 @@ fn tell(all: &[Finding], out: &Output) -> Result<(), Failure> {
 
 /// Where the text of a line begins.
 const INDENT: usize = 21;
+
+/// Sagas that wait for a person.
+fn held() -> SagaFilter {
+    SagaFilter {
+        state: Some(SagaState::Held),
+        limit: SAMPLE,
+        ..SagaFilter::default()
+    }
+}

@@ -244,35 +244,72 @@ fn fields(saga: &SagaView, out: &Output) -> String {
         ("started", Some(time(row.created_at))),
         ("changed", Some(time(row.updated_at))),
         ("ended", row.finished_at.map(time)),
-        ("next", next(saga)),
-    ])
+    ]) + &hints(saga, out)
 }
 
-/// What an operator may want to do.
-fn next(saga: &SagaView) -> Option<String> {
+fn hints(saga: &SagaView, out: &Output) -> String {
+    let labels = std::iter::once("next").chain(std::iter::repeat("or"));
+    out.fields(labels.zip(next(saga)).map(|(label, command)| (label, Some(command))))
+}
+
+/// What an operator may want to do: commands as they can be typed, but for a value that is for him to fill in.
+fn next(saga: &SagaView) -> Vec<String> {
     let stuck = saga.steps.iter().find(|step| step.stuck.is_some());
-    let failed = saga.steps.iter().find(|step| step.compensation == UndoState::Held);
+    let failed = saga
+        .steps
+        .iter()
+        .find(|step| step.compensation == UndoState::Held || step.code.as_deref() == Some("late"));
     let id = saga.row.id;
+    let command = |words: String| format!("posthouse saga {words}");
     // Nothing else is allowed before it.
     if saga.row.paused || saga.note.is_some() {
-        return Some(format!("posthouse saga resume {id}")).filter(|_| !saga.row.state.is_over());
+        let resume = command(format!("resume {id}"));
+        return Some(resume).filter(|_| !saga.row.state.is_over()).into_iter().collect();
     }
-    match (saga.row.state, stuck, failed) {
+    if saga.row.state != SagaState::Held {
+        return Vec::new();
+    }
+    let done = |step: &&StepView| step.pivot && matches!(step.state, StepState::Done | StepState::Uncertain);
+    let past = if saga.steps.iter().any(|step| done(&step)) {
+        " --past-pivot"
+    } else {
+        ""
+    };
+    let back = command(format!("compensate {id}{past}"));
+    match (stuck, failed) {
         // To complete the step itself would say that it was done, and it was never sent.
-        (SagaState::Held, Some(step), _) if step.stuck == Some(HeldReason::Output) => {
-            let from = step.takes.join(" or ");
-            Some(format!(
-                "posthouse saga complete {id} {from} --output JSON, smaller; or saga compensate {id}"
-            ))
+        (Some(step), _) if step.stuck == Some(HeldReason::Output) => {
+            let lost = |name: &&String| saga.steps.iter().any(|step| step.name == **name && step.output_lost);
+            let lacking: Vec<_> = step.takes.iter().filter(lost).collect();
+            let from = if lacking.is_empty() {
+                step.takes.iter().collect()
+            } else {
+                lacking
+            };
+            let smaller = from
+                .into_iter()
+                .map(|name| command(format!("complete {id} {name} --output JSON")));
+            smaller.chain([back]).collect()
         }
-        (SagaState::Held, Some(step), _) => {
+        (Some(step), _) => {
             let name = &step.name;
-            Some(format!(
-                "posthouse saga retry|complete|skip {id} {name}, or saga compensate {id}"
-            ))
+            let taken = saga.steps.iter().any(|later| later.takes.contains(name));
+            let mut all = vec![
+                command(format!("retry {id} {name}")),
+                command(format!("complete {id} {name} --output JSON")),
+            ];
+            all.extend((!taken).then(|| command(format!("skip {id} {name}"))));
+            all.push(back);
+            all
         }
-        (SagaState::Held, None, Some(step)) => Some(format!("posthouse saga retry|resolve {id} {}", step.name)),
-        _ => None,
+        (None, Some(step)) => {
+            let retry = (step.compensation != UndoState::None).then(|| command(format!("retry {id} {}", step.name)));
+            retry
+                .into_iter()
+                .chain([command(format!("resolve {id} {}", step.name))])
+                .collect()
+        }
+        (None, None) => Vec::new(),
     }
 }
 

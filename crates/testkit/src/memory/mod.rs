@@ -248,6 +248,7 @@ impl Store for Memory {
             wakes_across_processes: false,
             parallel_claim: true,
             parallel_callers: true,
+            callers_retry: false,
             durability: Durability::Process,
         }
     }

@@ -98,6 +98,7 @@ pub async fn an_expanded_message(fx: &dyn Fixture) {
 pub async fn a_cancelled_message(fx: &dyn Fixture) {
     let admin = fx.admin().await;
     let cancelled = |attempts| Cause::Dead {
+        saga: None,
         reason: Some(DeadReason::Cancelled),
         attempts,
         error: None,
@@ -118,6 +119,7 @@ pub async fn a_dead_message(fx: &dyn Fixture) {
     for message in [message("x"), keyed("k", "x")] {
         let id = put_dead(fx, message).await;
         let dead = Cause::Dead {
+            saga: None,
             reason: Some(DeadReason::Rejected),
             attempts: 1,
             error: Some("not like this".into()),

@@ -552,6 +552,12 @@ pub async fn nobody_waits_for_a_holders_transaction(fx: &dyn Fixture) {
     assert_eq!(tx.conclude_in(&hold, &success("a")).await.unwrap(), Fenced::Done);
     // Also when his time is up: what he does may be committed any moment.
     fx.advance(LEASE).await;
+    if callers_retry(fx).await {
+        // Nobody can see him. Who takes over wins, and he is told so.
+        let next = acquire(&*store, &ask("a")).await;
+        assert!(next.taken_over);
+        return assert_told_to_retry(tx, "the late holder").await;
+    }
     assert!(matches!(begin(&*store, &ask("a")).await, Begun::Busy { .. }));
     tx.commit().await.unwrap();
     assert_eq!(begin(&*store, &ask("a")).await, Begun::Replay(made("a")));

@@ -14,6 +14,16 @@ pub async fn of_two_that_waited_one_creates(fx: &dyn Fixture) {
     }
     let mut first = fx.begin().await;
     first.enqueue(message("42").dedupe_key("d")).await.unwrap();
+    if callers_retry(fx).await {
+        let (mut second, mut third) = (fx.begin().await, fx.begin().await);
+        let id = second.enqueue(message("42").dedupe_key("d")).await.unwrap().id();
+        third.enqueue(message("42").dedupe_key("d")).await.unwrap();
+        first.rollback().await;
+        second.commit().await.unwrap();
+        assert_told_to_retry(third, "the third").await;
+        let again = offer(fx, message("42").dedupe_key("d")).await.unwrap();
+        return assert_eq!(again, Enqueued::Duplicate(id));
+    }
     let mut waiting = Vec::new();
     for _ in 0..2 {
         let mut tx = fx.begin().await;
@@ -44,6 +54,17 @@ pub async fn those_that_waited_are_told_by_the_commit(fx: &dyn Fixture) {
     let id = first.enqueue(message("42").dedupe_key("d")).await.unwrap().id();
     if !parallel {
         first.commit().await.unwrap();
+        assert!(offer(fx, message("43").dedupe_key("d")).await.is_err());
+        return assert_eq!(
+            offer(fx, message("42").dedupe_key("d")).await.unwrap(),
+            Enqueued::Duplicate(id)
+        );
+    }
+    if callers_retry(fx).await {
+        let mut second = fx.begin().await;
+        second.enqueue(message("43").dedupe_key("d")).await.unwrap();
+        first.commit().await.unwrap();
+        assert_told_to_retry(second, "the second").await;
         assert!(offer(fx, message("43").dedupe_key("d")).await.is_err());
         return assert_eq!(
             offer(fx, message("42").dedupe_key("d")).await.unwrap(),
@@ -144,7 +165,8 @@ pub async fn an_old_open_transaction_holds_back_nobody(fx: &dyn Fixture) {
     assert_eq!(bodies(&claim(&*store, "w1", 10).await), ["old"; 2]);
 }
 
-/// A handler's own transaction settles. Until its commit nobody else gets the message, not even past the deadline.
+/// A handler's own transaction settles. Until its commit nobody else gets the message, not even past the deadline. Where callers do not wait for each other, whoever
+/// takes it back past the deadline wins, and the handler's commit is told so: nothing of what he did has happened.
 pub async fn a_handler_keeps_its_lease_until_its_commit(fx: &dyn Fixture) {
     let lease = put_and_claim(fx, keyed("k", "1")).await;
     put(fx, keyed("k", "2")).await;
@@ -152,6 +174,19 @@ pub async fn a_handler_keeps_its_lease_until_its_commit(fx: &dyn Fixture) {
     let mut handler = fx.begin().await;
     handler.note("handled").await;
     assert!(handler.settle_in(&delivered(&lease)).await.unwrap().is_settled());
+    if callers_retry(fx).await {
+        // To go on with the lease is not in his way.
+        let renewed = store.renew(std::slice::from_ref(&lease), LEASE * 2).await.unwrap();
+        assert_eq!(renewed, [Renewal::Renewed]);
+        fx.advance(LEASE).await;
+        assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 0);
+        fx.advance(LEASE * 2).await;
+        assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+        assert_told_to_retry(handler, "a handler past his deadline").await;
+        assert!(fx.notes().await.is_empty());
+        assert_eq!(bodies(&claim(&*store, "w2", 10).await), ["1", "2"]);
+        return assert_sound(fx, &[lease.id]).await;
+    }
     if parallel {
         assert_eq!(
             state(fx, lease.id).await,
@@ -184,12 +219,13 @@ pub async fn a_handler_that_rolls_back_late_has_lost_its_lease(fx: &dyn Fixture)
     let (store, parallel) = (fx.store().await, parallel_callers(fx).await);
     let mut handler = fx.begin().await;
     assert!(handler.settle_in(&delivered(&lease)).await.unwrap().is_settled());
-    if parallel {
+    let waits = parallel && !callers_retry(fx).await;
+    if waits {
         fx.advance(LEASE * 2).await;
         assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 0);
     }
     handler.rollback().await;
-    if !parallel {
+    if !waits {
         fx.advance(LEASE * 2).await;
     }
     assert!(settle(&*store, delivered(&lease)).await.is_lost());
@@ -206,6 +242,13 @@ pub async fn of_two_handlers_one_settles(fx: &dyn Fixture) {
         let mut first = fx.begin().await;
         assert!(first.settle_in(&delivered(&lease)).await.unwrap().is_settled());
         let (store, report) = (fx.store().await, rejected(&lease));
+        if callers_retry(fx).await {
+            assert!(settle(&*store, report).await.is_settled());
+            assert_told_to_retry(first, "the first opinion").await;
+            assert_eq!(state(fx, lease.id).await, State::Dead);
+            assert_sound(fx, &[lease.id]).await;
+            continue;
+        }
         let mut second = tokio::spawn(async move { settle(&*store, report).await });
         if parallel {
             assert_waits(&mut second, "the second opinion").await;
@@ -265,6 +308,20 @@ pub async fn a_run_that_a_handler_is_in_is_not_repaired(fx: &dyn Fixture) {
         store.renew(&run[1..], LEASE).await.unwrap();
         let mut handler = fx.begin().await;
         assert!(handler.settle_in(&delivered(&run[1])).await.unwrap().is_settled());
+        if callers_retry(fx).await {
+            // It is put back with what the handler has in hand, who is told so.
+            fx.advance(SECOND * 2).await;
+            assert_eq!(posthouse_core::repair(&*store, 10).await.unwrap(), 1);
+            match commits {
+                true => assert_told_to_retry(handler, "the handler").await,
+                false => handler.rollback().await,
+            }
+            let again = claim(&*store, "w2", 10).await;
+            assert_eq!(bodies(&again), ["1", "2", "3"]);
+            deliver(&*store, &again).await;
+            assert_sound(fx, &ids).await;
+            continue;
+        }
         if parallel {
             fx.advance(SECOND * 2).await;
             let repair = without_waiting("a repairer", posthouse_core::repair(&*store, 10)).await;

@@ -8,7 +8,7 @@ use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 use tokio::task::JoinHandle;
 
 pub use super::invariants::{assert_keys_in_order, assert_sound};
-use crate::Fixture;
+use crate::{Caller, Fixture};
 
 /// The lease of most cases.
 pub const LEASE: Duration = Duration::from_secs(15);
@@ -245,6 +245,27 @@ pub async fn together<'a>(runs: Vec<Pin<Box<dyn Future<Output = ()> + Send + 'a>
         }
     })
     .await;
+}
+
+/// Whether callers are told of a conflict when they commit, in place of waiting for each other. Then a case asserts that: of those who need the same one commits, the
+/// others are told to run their transactions again, and find what he has done.
+pub async fn callers_retry(fx: &dyn Fixture) -> bool {
+    fx.store().await.capabilities().callers_retry
+}
+
+/// Asserts that somebody else was faster, and that nothing of this was done.
+pub async fn assert_told_to_retry(tx: Box<dyn Caller>, what: &str) {
+    let told = tx.commit().await;
+    assert!(matches!(told, Err(Error::Contention(_))), "{what} committed: {told:?}");
+}
+
+/// Whether a commit has come about; or somebody else was faster, and it is to be run again.
+pub async fn came_about(tx: Box<dyn Caller>) -> bool {
+    match tx.commit().await {
+        Ok(()) => true,
+        Err(Error::Contention(_)) => false,
+        Err(error) => panic!("{error:?}"),
+    }
 }
 
 /// Asserts that somebody has to wait. Only ever a proof that it was not there at once: a slow machine cannot break it.

@@ -60,7 +60,7 @@ impl Work<'_> {
                 if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
                     let name = &self.def(at).name;
                     return refused(format!(
-                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant (past_pivot)"
+                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant: saga compensate --past-pivot"
                     ));
                 }
                 self.turn_back(format!("{actor} asked for it: {note}"));

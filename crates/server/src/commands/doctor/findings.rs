@@ -74,6 +74,8 @@ pub struct Facts {
     pub waiting: Vec<MessageView>,
     /// The newest that are dead, at most [`SAMPLE`].
     pub dead: Vec<MessageView>,
+    /// Sagas that wait for a person, at most [`SAMPLE`].
+    pub held_sagas: usize,
     /// One that waits, and the dead or quarantined one that it waits behind.
     pub blocked: Option<(MessageId, MessageId)>,
     /// How far the store's clock is ahead of this machine's, in seconds, and how sure that is.
@@ -108,6 +110,7 @@ pub fn findings(facts: &Facts, old: Duration) -> Vec<Finding> {
     all.push(routes(&facts.relays, &facts.waiting));
     all.extend(destinations(&facts.destinations));
     all.push(dead(&facts.counts, &facts.dead));
+    all.push(sagas(facts.held_sagas));
     all
 }
 
@@ -383,8 +386,22 @@ fn dead(counts: &Counts, dead: &[MessageView]) -> Finding {
             true => format!("{about}{}", number(n, "message")),
             false => format!("{about}{}: {}{sampled}", number(n, "message"), causes.join(", ")),
         },
-        "look: posthouse dead list; when the cause is gone: posthouse dead replay --dry-run with a filter",
+        match dead.iter().all(|message| message.kind.is_of_saga()) && !dead.is_empty() {
+            true => "they belong to sagas: posthouse saga list --state held",
+            false => "look: posthouse dead list; when the cause is gone: posthouse dead replay --dry-run with a filter",
+        },
     )
+}
+
+fn sagas(held: usize) -> Finding {
+    match held {
+        0 => Finding::ok("sagas", "none waits for a person"),
+        n => Finding::warn(
+            "sagas",
+            format!("{} held", number(n as u64, "saga")),
+            "look: posthouse saga list --state held; then posthouse saga show, which says what can be done",
+        ),
+    }
 }
 
 fn number(n: u64, word: &str) -> String {

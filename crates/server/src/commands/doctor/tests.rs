@@ -96,6 +96,7 @@ fn well() -> Facts {
         }],
         waiting: vec![message(1, "order.placed", State::Pending)],
         dead: Vec::new(),
+        held_sagas: 0,
         blocked: None,
         ahead: Some((0.5, 0.1)),
         asked_port: Some(5432),
@@ -147,8 +148,16 @@ fn where_nothing_is_wrong_every_check_says_so() {
         "routes",
         "destinations",
         "dead",
+        "sagas",
     ];
     assert_eq!(checks, all);
+}
+
+#[test]
+fn sagas_that_wait_for_a_person_are_told() {
+    let (found, todo) = one("sagas", |facts| facts.held_sagas = 2);
+    assert_eq!(found, "2 sagas held");
+    assert!(todo.contains("saga list --state held"), "{todo}");
 }
 
 #[test]

@@ -1,0 +1,490 @@
+//! The operator's hand.
+
+use posthouse_core::{
+    AuditEntry, AuditFilter, Count, Counts, DeadReason, Error, Event, Facts, Filter, MessageId, MessageView, Page,
+    Pruned, SagaId, State, Timestamp,
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, checked_actor},
+    ledger::{Answer, End},
+    text::excerpt,
+};
+use std::{collections::BTreeSet, time::Duration};
+use surrealdb::types::SurrealValue;
+use uuid::Uuid;
+
+use crate::{
+    insert::Seq,
+    ledger,
+    message::{DEAD, Deadline, ENDED, ID, InLine, KEYED, LEASED, MESSAGE, READY, Record, SCHED, later, micros},
+    presence,
+    records::{self, Range, Run, count, get, name},
+    saga, settings,
+    settle::{self, RUN},
+    work::{Work, dedupe_name},
+};
+
+const AUDIT: &str = "posthouse_audit";
+/// Actors, reasons, notes and receipts of operators are kept this long.
+pub(crate) const TEXT_CHARS: usize = 512;
+const PAGE: usize = 500;
+
+/// A line of the audit, as it is kept.
+#[derive(Clone, Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct Line {
+    at: i64,
+    actor: String,
+    action: String,
+    uuid: Option<Uuid>,
+    destination: Option<String>,
+    detail: String,
+}
+
+/// What a line of the audit is about.
+pub(crate) enum About<'a> {
+    Message(MessageId),
+    Destination(&'a str),
+}
+
+pub(crate) async fn write_audit(
+    work: &mut Work<'_>,
+    about: About<'_>,
+    actor: String,
+    action: &str,
+    detail: String,
+) -> Result<(), Error> {
+    let (uuid, destination) = match about {
+        About::Message(id) => (Some(id.0), None),
+        About::Destination(name) => (None, Some(name.to_owned())),
+    };
+    let line = Line {
+        at: work.now,
+        actor,
+        action: action.to_owned(),
+        uuid,
+        destination,
+        detail,
+    };
+    let n = work.number(0).await?;
+    work.put(name!(AUDIT, n), line);
+    Ok(())
+}
+
+/// What was done by hand and what conflicted, newest first.
+pub(crate) async fn audit(on: &dyn Run, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
+    let (mut found, mut before) = (Vec::new(), filter.before.unwrap_or(i64::MAX));
+    let wanted = filter.page_size() as usize;
+    // Ends: numbers fall.
+    while found.len() < wanted {
+        let range = Range::all(AUDIT).below(name!(AUDIT, before));
+        let page = records::last::<Line>(on, range, PAGE).await?;
+        let Some((lowest, _)) = page.last() else { break };
+        before = lowest.number(0)?;
+        for (name, line) in page {
+            let takes = filter.id.is_none_or(|id| line.uuid == Some(id.0))
+                && filter.actor.as_ref().is_none_or(|actor| *actor == line.actor)
+                && filter.action.as_ref().is_none_or(|action| *action == line.action);
+            if takes && found.len() < wanted {
+                found.push(AuditEntry {
+                    n: name.number(0)?,
+                    at: Timestamp::from_micros(line.at),
+                    actor: line.actor,
+                    action: line.action,
+                    id: line.uuid.map(MessageId),
+                    destination: line.destination,
+                    detail: line.detail,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The number of a message.
+async fn number_of(on: &dyn Run, id: MessageId) -> Result<Option<i64>, Error> {
+    Ok(records::get_one::<Seq>(on, name!(ID, id.0))
+        .await?
+        .map(|found| found.seq))
+}
+
+/// Messages as operators see them, those that are there.
+async fn views(on: &dyn Run, seqs: &[i64]) -> Result<Vec<MessageView>, Error> {
+    let names: Vec<_> = seqs.iter().map(|seq| name!(MESSAGE, *seq)).collect();
+    let records: Vec<_> = get::<Record>(on, &names).await?.into_iter().flatten().collect();
+    with_deadlines(on, records).await
+}
+
+async fn with_deadlines(on: &dyn Run, records: Vec<Record>) -> Result<Vec<MessageView>, Error> {
+    let leased: Vec<_> = records
+        .iter()
+        .filter(|record| record.is(State::Leased))
+        .map(|record| name!(LEASED, record.seq))
+        .collect();
+    let mut deadlines = get::<Deadline>(on, &leased).await?.into_iter();
+    let mut views = Vec::with_capacity(records.len());
+    for record in records {
+        let until = match record.is(State::Leased) {
+            true => deadlines.next().flatten().map(|deadline| deadline.until),
+            false => None,
+        };
+        views.push(record.view(until)?);
+    }
+    Ok(views)
+}
+
+pub(crate) async fn find(on: &dyn Run, id: MessageId) -> Result<Option<MessageView>, Error> {
+    match number_of(on, id).await? {
+        Some(seq) => Ok(views(on, &[seq]).await?.pop()),
+        None => Ok(None),
+    }
+}
+
+pub(crate) async fn attempts(on: &dyn Run, id: MessageId) -> Result<Vec<posthouse_core::Attempt>, Error> {
+    match number_of(on, id).await? {
+        Some(seq) => settle::attempts(on, seq).await,
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Messages by filter. Only so many are looked at for one page.
+pub(crate) async fn list(on: &dyn Run, filter: &Filter) -> Result<Page, Error> {
+    let wanted = filter.page_size() as usize + 1;
+    let (mut found, mut looked, mut over) = (Vec::new(), 0, false);
+    let mut beyond = filter.beyond.unwrap_or(match filter.oldest_first {
+        true => i64::MIN,
+        false => i64::MAX,
+    });
+    // Those that are dead have a line of their own; all others are met on the way.
+    let ended = matches!(filter.state, Some(State::Dead | State::Quarantined));
+    let table = if ended { DEAD } else { MESSAGE };
+    // Ends: numbers rise, or fall; and the number of looks is bounded.
+    while found.len() < wanted && looked < LOOKED_AT_MOST as usize && !over {
+        let seqs = page(on, table, beyond, filter.oldest_first).await?;
+        over = seqs.len() < PAGE;
+        let Some(last) = seqs.last() else { break };
+        (beyond, looked) = (*last, looked + seqs.len());
+        let names: Vec<_> = seqs.iter().map(|seq| name!(MESSAGE, *seq)).collect();
+        let records = get::<Record>(on, &names).await?.into_iter().flatten();
+        found.extend(records.filter(|record| takes(filter, record)));
+    }
+    let more = found.len() > wanted;
+    found.truncate(wanted);
+    let looked_to = (!over && !more).then_some(beyond);
+    Ok(Page::of(with_deadlines(on, found).await?, filter, looked_to))
+}
+
+/// The numbers of some messages beyond this one.
+async fn page(on: &dyn Run, table: &'static str, beyond: i64, rising: bool) -> Result<Vec<i64>, Error> {
+    let all = Range::all(table);
+    let page = match rising {
+        true => records::first::<Seq>(on, all.above(name!(table, beyond)), PAGE).await?,
+        false => records::last::<Seq>(on, all.below(name!(table, beyond)), PAGE).await?,
+    };
+    page.iter().map(|(name, _)| name.number(0)).collect()
+}
+
+fn takes(filter: &Filter, record: &Record) -> bool {
+    let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
+    let created_at = Timestamp::from_micros(record.created_at);
+    is(&filter.namespace, &record.namespace)
+        && is(&filter.tenant, &record.tenant)
+        && is(&filter.topic, &record.topic)
+        && filter.state.is_none_or(|state| record.is(state))
+        && (filter.order_key.is_none() || filter.order_key == record.order_key)
+        && (filter.reason.is_none() || filter.reason == record.reason())
+        && (filter.code.is_none() || filter.code == record.last_code)
+        && filter.since.is_none_or(|since| created_at >= since)
+        && filter.until.is_none_or(|until| created_at < until)
+}
+
+/// How many messages there are. No more than so many of a kind are counted.
+pub(crate) async fn counts(on: &dyn Run) -> Result<Counts, Error> {
+    let (now, _) = settings::look(on).await?;
+    let most = COUNTED_AT_MOST + 1;
+    let capped = |value: u64| Count {
+        value: value.min(COUNTED_AT_MOST.into()),
+        exact: value <= COUNTED_AT_MOST.into(),
+    };
+    let plain = capped(count(on, Range::all(READY), most).await?);
+    let waiting = records::first::<InLine>(on, Range::all(SCHED), most as usize).await?;
+    let keyed = records::first::<InLine>(on, Range::all(KEYED), most as usize).await?;
+    let is_due = |line: &&InLine| line.due_at <= now;
+    let (due_keyed, all_keyed) = (keyed.iter().filter(|(_, line)| is_due(&line)).count(), keyed.len());
+    let alone: Vec<_> = waiting
+        .iter()
+        .filter(|(_, line)| line.key.is_none())
+        .map(|(_, line)| line)
+        .collect();
+    let due_alone = alone.iter().filter(|line| line.due_at <= now).count();
+    let exact = |value: usize, all: usize| Count {
+        value: value as u64,
+        exact: all <= COUNTED_AT_MOST as usize,
+    };
+    let ready = plain
+        .plus(exact(due_keyed, all_keyed))
+        .plus(exact(due_alone, waiting.len()));
+    let later_keyed = exact(all_keyed - due_keyed, all_keyed);
+    let scheduled = later_keyed.plus(exact(alone.len() - due_alone, waiting.len()));
+    let leases = records::first::<Deadline>(on, Range::all(LEASED), most as usize).await?;
+    let names: Result<Vec<_>, Error> = leases
+        .iter()
+        .map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?)))
+        .collect();
+    let held = get::<Record>(on, &names?).await?;
+    let own = leases.iter().zip(held).filter(|((_, deadline), record)| {
+        let token = record.as_ref().and_then(|record| record.token);
+        token == Some(deadline.token)
+    });
+    let own: Vec<_> = own.map(|((_, deadline), _)| deadline.until).collect();
+    let buried = records::first::<InLine>(on, Range::all(DEAD), most as usize).await?;
+    let names: Result<Vec<_>, Error> = buried
+        .iter()
+        .map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?)))
+        .collect();
+    let buried: Vec<_> = get::<Record>(on, &names?).await?.into_iter().flatten().collect();
+    let of = |state: State| buried.iter().filter(|record| record.is(state)).count();
+    let blocked: BTreeSet<_> = buried
+        .iter()
+        .filter(|record| record.blocks())
+        .filter_map(Record::key)
+        .collect();
+    let ended = count(on, Range::all(ENDED), most + u32::try_from(buried.len()).unwrap_or(0)).await?;
+    let first = records::first::<InLine>(on, Range::all(READY), most as usize).await?;
+    let due = first
+        .iter()
+        .map(|(_, line)| line)
+        .chain(keyed.iter().map(|(_, line)| line))
+        .chain(alone.iter().copied());
+    let oldest = due.map(|line| line.due_at).filter(|at| *at <= now).min();
+    Ok(Counts {
+        ready,
+        scheduled,
+        leased: exact(own.len(), leases.len()),
+        done: capped(ended.saturating_sub(of(State::Dead) as u64)),
+        dead: exact(of(State::Dead), buried.len()),
+        quarantined: exact(of(State::Quarantined), buried.len()),
+        expired: exact(own.iter().filter(|until| **until <= now).count(), leases.len()),
+        blocked_keys: exact(blocked.len(), buried.len()),
+        oldest_due: oldest.map(Timestamp::from_micros),
+        now: Some(Timestamp::from_micros(now)),
+    })
+}
+
+/// What bears on one message.
+pub(crate) async fn facts(work: &mut Work<'_>, id: MessageId) -> Result<Option<Facts>, Error> {
+    let Some(seq) = number_of(work.on, id).await? else {
+        return Ok(None);
+    };
+    let (Some(record), Some(message)) = (work.message(seq).await?, views(work.on, &[seq]).await?.pop()) else {
+        return Ok(None);
+    };
+    let ahead = match ahead(work, &record).await? {
+        Some(seq) => views(work.on, &[seq]).await?.pop(),
+        None => None,
+    };
+    Ok(Some(Facts {
+        now: Timestamp::from_micros(work.now),
+        message,
+        last: settle::attempts(work.on, seq).await?.pop(),
+        ahead,
+        blocks: record.blocks(),
+        resolved: record.resolved,
+        relays: presence::relays(work.on).await?,
+        pauses: presence::pauses(work.on).await?,
+    }))
+}
+
+/// What must end before a pending message: one of its key that is in flight, or else the first of its key.
+async fn ahead(work: &mut Work<'_>, record: &Record) -> Result<Option<i64>, Error> {
+    let Some(((namespace, tenant), key)) = record.key().filter(|_| record.is(State::Pending)) else {
+        return Ok(None);
+    };
+    let run = Range::under(name!(RUN, &namespace, &tenant, &key));
+    if let Some((_, leased)) = records::first::<InLine>(work.on, run, 1).await?.pop() {
+        return Ok(Some(leased.seq));
+    }
+    let line = Range::under(name!(KEYED, &namespace, &tenant, &key));
+    let first = records::first::<InLine>(work.on, line, 1).await?.pop();
+    let mut first = match first {
+        Some((name, first)) => Some((name.number(3)?, first.seq)),
+        None => None,
+    };
+    let dead = records::first::<InLine>(work.on, Range::all(DEAD), COUNTED_AT_MOST as usize).await?;
+    let of_key = dead
+        .into_iter()
+        .filter(|(_, dead)| dead.key.as_ref() == Some(&key))
+        .map(|(_, dead)| dead.seq);
+    for seq in of_key.collect::<Vec<_>>() {
+        let Some(other) = work.message(seq).await? else {
+            continue;
+        };
+        let same = other.blocks() && other.lane() == (namespace.clone(), tenant.clone());
+        if same && first.is_none_or(|(pos, _)| other.pos < pos) {
+            first = Some((other.pos, other.seq));
+        }
+    }
+    Ok(first.map(|(_, seq)| seq).filter(|seq| *seq != record.seq))
+}
+
+/// One operator's change: asked of the machine, performed and written into the audit.
+async fn operate(
+    work: &mut Work<'_>,
+    id: MessageId,
+    actor: &str,
+    (verb, event): (&'static str, Event),
+    detail: &str,
+) -> Result<Record, Error> {
+    let actor = checked_actor(actor)?;
+    let record = existing(work, id).await?;
+    not_of_saga(&record, verb)?;
+    let policy = posthouse_core::RetryPolicy::default();
+    let ctx = posthouse_core::machine::Ctx {
+        policy: &policy,
+        roll: 0.5,
+    };
+    let step = posthouse_core::step(record.standing()?, event, ctx).map_err(|illegal| Error::IllegalState {
+        id,
+        state: illegal.state,
+        verb,
+    })?;
+    work.apply(record.seq, &step).await?;
+    write_audit(work, About::Message(id), actor, verb, excerpt(detail, TEXT_CHARS)).await?;
+    Ok(record)
+}
+
+async fn existing(work: &mut Work<'_>, id: MessageId) -> Result<Record, Error> {
+    let seq = number_of(work.on, id).await?.ok_or(Error::NotFound(id))?;
+    work.message(seq).await?.ok_or(Error::NotFound(id))
+}
+
+/// Of a saga's messages the saga decides.
+fn not_of_saga(record: &Record, verb: &'static str) -> Result<(), Error> {
+    let id = MessageId(record.uuid);
+    match saga_of(record)? {
+        Some(saga) => Err(Error::OfSaga { id, saga, verb }),
+        None => Ok(()),
+    }
+}
+
+fn saga_of(record: &Record) -> Result<Option<SagaId>, Error> {
+    let kind = record.kind.parse().map_err(Error::Invalid)?;
+    Ok(posthouse_core::lease::saga_of(kind, record.parent.map(MessageId)))
+}
+
+/// One that blocks its key comes back to its place; any other goes to the end, under the producers' turn.
+pub(crate) async fn replay(
+    work: &mut Work<'_>,
+    id: MessageId,
+    actor: &str,
+    reason: &str,
+    deliver_in: Option<Duration>,
+) -> Result<(), Error> {
+    let old = operate(work, id, actor, ("replay", Event::Replay), reason).await?;
+    let number = work.number(0).await?;
+    let pos = match old.key() {
+        _ if old.blocks() => old.pos,
+        Some(key) if !old.relaxed => work.turn(&key, number).await?,
+        _ => number,
+    };
+    let now = work.now;
+    work.change(old.seq, |record| {
+        let first = record.first_deliver_by.filter(|at| *at > now);
+        record.deliver_by = deliver_in.map(|within| later(now, within)).or(first);
+        (record.freed, record.resolved, record.pos) = (false, false, pos);
+        record.wait(now);
+    })
+    .await?;
+    ledger::reopened(work, old.seq).await?;
+    work.flush().await
+}
+
+pub(crate) async fn quarantine(work: &mut Work<'_>, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+    let old = operate(work, id, actor, ("quarantine", Event::Quarantine), note).await?;
+    work.change(old.seq, |record| record.note = Some(excerpt(note, TEXT_CHARS)))
+        .await?;
+    work.flush().await
+}
+
+pub(crate) async fn cancel(work: &mut Work<'_>, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+    let old = operate(work, id, actor, ("cancel", Event::Cancel), reason).await?;
+    work.change(old.seq, |record| record.freed = true).await?;
+    ledger::message_ended(work, old.seq, &End::unsent(DeadReason::Cancelled)).await?;
+    work.flush().await
+}
+
+pub(crate) async fn resolve(work: &mut Work<'_>, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
+    let old = operate(work, id, actor, ("resolve", Event::Resolve), receipt).await?;
+    work.change(old.seq, |record| record.resolved = true).await?;
+    let answer = Answer::bytes(excerpt(receipt, TEXT_CHARS));
+    ledger::message_ended(work, old.seq, &End::Delivered(answer)).await?;
+    work.flush().await
+}
+
+pub(crate) async fn discard(work: &mut Work<'_>, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+    let actor = checked_actor(actor)?;
+    let record = existing(work, id).await?;
+    not_of_saga(&record, "discard")?;
+    let state = record.state()?;
+    if !matches!(state, State::Dead | State::Quarantined) {
+        let verb = "discard";
+        return Err(Error::IllegalState { id, state, verb });
+    }
+    if state == State::Quarantined {
+        ledger::message_ended(work, record.seq, &End::unsent(DeadReason::Cancelled)).await?;
+    }
+    work.remove(record.seq).await?;
+    if let Some(name) = dedupe_name(&record) {
+        let taken: Option<crate::work::Taken> = work.get(name.clone()).await?;
+        if taken.is_some_and(|taken| taken.uuid == record.uuid) {
+            work.drop(name);
+        }
+    }
+    write_audit(work, About::Message(id), actor, "discard", excerpt(reason, TEXT_CHARS)).await?;
+    work.flush().await
+}
+
+/// Removes what ended long ago; at most `limit` of each kind.
+pub(crate) async fn prune(work: &mut Work<'_>, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+    let cutoff = work.now.saturating_sub(micros(older_than));
+    let limit = limit as usize;
+    let messages = prune_messages(work, cutoff, limit).await?;
+    let dedupe_keys = work.prune_dedupe(limit).await?;
+    let entries = ledger::prune(work, limit).await?;
+    let had = ledger::prune_inbox(work, cutoff, limit).await?;
+    let steps = saga::prune_steps(work, cutoff, limit).await?;
+    let sagas = saga::prune(work, cutoff, limit).await?;
+    work.flush().await?;
+    let full = limit as u64;
+    Ok(Pruned {
+        messages,
+        dedupe_keys,
+        entries,
+        inbox: had + steps,
+        sagas,
+        more: [messages, dedupe_keys, entries, had, steps, sagas].contains(&full),
+    })
+}
+
+async fn prune_messages(work: &mut Work<'_>, cutoff: i64, limit: usize) -> Result<u64, Error> {
+    let (mut gone, mut after) = (0, name!(ENDED, i64::MIN));
+    // Ends: `after` rises with each page.
+    while gone < limit as u64 {
+        let range = Range::all(ENDED)
+            .above(after.clone())
+            .up_to(name!(ENDED, cutoff, i64::MAX));
+        let page = records::first::<InLine>(work.on, range, PAGE).await?;
+        let Some((last, _)) = page.last() else { break };
+        after = last.clone();
+        work.load(page.iter().map(|(_, line)| line.seq)).await?;
+        for (_, line) in page {
+            let Some(record) = work.message(line.seq).await? else {
+                continue;
+            };
+            let held = record.is(State::Dead) && saga::is_held_for(work, saga_of(&record)?).await?;
+            if gone < limit as u64 && !record.blocks() && !held {
+                work.remove(record.seq).await?;
+                gone += 1;
+            }
+        }
+    }
+    Ok(gone)
+}

@@ -1,0 +1,495 @@
+//! Claim: what is due is chosen fairly, and put under a lease.
+//!
+//! A lane is a namespace and a tenant. It has a line of messages without an order key, and hints at the heads of its keys; both carry places from one
+//! sequence, so the older comes first. Where a head comes first its key's run follows it, because all leases of a key must belong to one claim.
+
+use posthouse_core::{Claim, Claimed, Error, Event, LeaseToken, Timestamp};
+use std::collections::VecDeque;
+
+use crate::{
+    error::internal,
+    message::{BODY, Body, Deadline, HEAD, InLine, KEYED, LEASED, Lane, READY, SCHED, SCHED_TENANT, later},
+    records::{self, Name, Part, Range, get, name},
+    work::{Key, Work, decide},
+};
+
+/// How many fall due in one claim, beyond what it asks for.
+const PROMOTED: usize = 500;
+/// How many of a line are read first; each further look reads four times as many.
+const FIRST_LOOK: usize = 16;
+/// The most that one look reads.
+const MOST_LOOK: usize = 1000;
+
+/// What was granted, and what is known of the rest.
+pub(crate) struct Granted {
+    pub claimed: Vec<Claimed>,
+    pub complete: bool,
+    /// The lane that was served last.
+    pub served: Option<Lane>,
+}
+
+/// Grants leases. What was chosen is written; the caller commits it.
+pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, served: Option<Lane>) -> Result<Granted, Error> {
+    let all_fell_due = fall_due(work, claim).await?;
+    work.flush().await?;
+    let token = Work::token();
+    let mut choosing = Choosing {
+        claim,
+        chosen: Vec::new(),
+        bytes: 0,
+        served,
+        complete: all_fell_due,
+    };
+    choosing.choose(work).await?;
+    let Choosing {
+        chosen,
+        complete,
+        served,
+        ..
+    } = choosing;
+    work.load(chosen.iter().copied()).await?;
+    for seq in &chosen {
+        grant(work, claim, token, *seq).await?;
+    }
+    work.flush().await?;
+    Ok(Granted {
+        claimed: read(work, &chosen, token).await?,
+        complete,
+        served,
+    })
+}
+
+/// Puts it under the lease.
+async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) -> Result<(), Error> {
+    let record = work
+        .message(seq)
+        .await?
+        .ok_or_else(|| internal("what was chosen is not there"))?;
+    let step = decide(&record, Event::Claimed)?;
+    let now = work.now;
+    work.change(seq, |record| {
+        record.apply(&step, now);
+        (record.token, record.worker, record.granted_at) = (Some(token.0), Some(claim.worker.clone()), Some(now));
+    })
+    .await?;
+    let until = later(now, claim.lease);
+    work.put(name!(LEASED, seq), Deadline { token: token.0, until });
+    Ok(())
+}
+
+/// What was granted, with its content.
+async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<Vec<Claimed>, Error> {
+    let names: Vec<_> = chosen.iter().map(|seq| name!(BODY, *seq)).collect();
+    let bodies = get::<Body>(work.on, &names).await?;
+    let mut claimed = Vec::with_capacity(chosen.len());
+    for (seq, body) in chosen.iter().zip(bodies) {
+        let (Some(record), Some(body)) = (work.message(*seq).await?, body) else {
+            return Err(internal(format!("message {seq} has no content")));
+        };
+        let now = Timestamp::from_micros(work.now);
+        claimed.push(Claimed {
+            lease: record.lease(token)?,
+            deliver_within: record.deliver_by.map(|at| Timestamp::from_micros(at).since(now)),
+            delivery: record.delivery(body)?,
+        });
+    }
+    Ok(claimed)
+}
+
+/// What waited for a time that has come goes into its line. Answers whether that was all.
+async fn fall_due(work: &mut Work<'_>, claim: &Claim) -> Result<bool, Error> {
+    let most = PROMOTED + claim.batch as usize;
+    let mut due = Vec::new();
+    match &claim.tenant {
+        // Nothing of another tenant is touched, not even to tidy up.
+        Some(tenant) => {
+            for namespace in namespaces_of(work, claim, &Range::under(name!(SCHED_TENANT, tenant)), 1).await? {
+                let range = Range::under(name!(SCHED_TENANT, tenant, &namespace));
+                let range = range.up_to(name!(SCHED_TENANT, tenant, &namespace, work.now, i64::MAX));
+                due.extend(records::first::<InLine>(work.on, range, most).await?);
+            }
+        }
+        None => {
+            for namespace in namespaces_of(work, claim, &Range::all(SCHED), 0).await? {
+                let range = Range::under(name!(SCHED, &namespace));
+                let range = range.up_to(name!(SCHED, &namespace, work.now, i64::MAX));
+                due.extend(records::first::<InLine>(work.on, range, most).await?);
+            }
+        }
+    }
+    let all = due.len() < most;
+    let mut seqs: Vec<_> = due.iter().map(|(_, due)| due.seq).collect();
+    seqs.truncate(most);
+    work.load(seqs.iter().copied()).await?;
+    let count = seqs.len();
+    for (at, seq) in seqs.into_iter().enumerate() {
+        fell_due(work, seq, count - at - 1).await?;
+    }
+    Ok(all)
+}
+
+/// It goes to the end of its line; one with an order key keeps its place, and may be the first of its key.
+async fn fell_due(work: &mut Work<'_>, seq: i64, more: usize) -> Result<(), Error> {
+    let Some(record) = work.message(seq).await? else {
+        return Ok(());
+    };
+    if record.lapsed(work.now) && record.order_key.is_none() {
+        return work.lapse(seq).await;
+    }
+    let place = match record.order_key {
+        Some(_) => record.pos,
+        None => work.number(more).await?,
+    };
+    let now = work.now;
+    work.change(seq, |record| {
+        (record.wake_at, record.pos) = (None, place);
+        // One whose deliver-by came first is looked at all the same.
+        debug_assert!(record.due_at <= now || record.lapsed(now));
+    })
+    .await?;
+    Ok(())
+}
+
+/// The namespaces of a claim; or all that there are in a table whose ids have them in this place.
+async fn namespaces_of(work: &Work<'_>, claim: &Claim, range: &Range, at: usize) -> Result<Vec<String>, Error> {
+    if !claim.namespaces.is_empty() {
+        return Ok(claim.namespaces.clone());
+    }
+    let (mut found, mut next) = (Vec::new(), range.clone());
+    // Ends: names rise.
+    while let Some((name, _)) = records::first::<InLine>(work.on, next, 1).await?.pop() {
+        found.push(name.text(at)?.to_owned());
+        next = range.clone().above(past(&name, at + 1));
+    }
+    Ok(found)
+}
+
+/// Behind all that begin like this one does.
+fn past(name: &Name, parts: usize) -> Name {
+    let mut parts = name.parts[..parts.min(name.parts.len())].to_vec();
+    parts.push(Part::End);
+    Name {
+        table: name.table,
+        parts,
+    }
+}
+
+/// A claim that chooses.
+struct Choosing<'c> {
+    claim: &'c Claim,
+    chosen: Vec<i64>,
+    bytes: u64,
+    served: Option<Lane>,
+    complete: bool,
+}
+
+impl Choosing<'_> {
+    /// Tenants take turns, one message each, beginning after the one that was served last.
+    async fn choose(&mut self, work: &mut Work<'_>) -> Result<(), Error> {
+        let mut round = Round::new(self.claim, self.served.clone());
+        let mut lanes: VecDeque<Line> = VecDeque::new();
+        // Ends: each turn takes a message, or a lane is over.
+        loop {
+            if self.chosen.len() >= self.claim.batch as usize {
+                self.complete = false;
+                return Ok(());
+            }
+            // A lane that was not visited yet comes before those that were.
+            let mut line = match round.next(work).await? {
+                Some(lane) => Line::new(lane),
+                None => match lanes.pop_front() {
+                    Some(line) => line,
+                    None => return Ok(()),
+                },
+            };
+            let Some(next) = line.next(work, self.claim).await? else {
+                continue;
+            };
+            let size = u64::try_from(next.bytes).unwrap_or(0);
+            let too_large =
+                !self.chosen.is_empty() && self.claim.max_bytes.is_some_and(|most| self.bytes + size > most);
+            if too_large {
+                self.complete = false;
+                return Ok(());
+            }
+            self.bytes += size;
+            self.chosen.push(next.seq);
+            self.served = Some(line.lane.clone());
+            lanes.push_back(line);
+        }
+    }
+}
+
+/// The lanes with work in turn, once round, beginning after the one that was served last.
+struct Round<'c> {
+    claim: &'c Claim,
+    start: Option<Lane>,
+    at: Option<Lane>,
+    wrapped: bool,
+    over: bool,
+}
+
+impl<'c> Round<'c> {
+    fn new(claim: &'c Claim, served: Option<Lane>) -> Self {
+        Self {
+            claim,
+            at: served.clone(),
+            wrapped: served.is_none(),
+            start: served,
+            over: false,
+        }
+    }
+
+    /// The next lane, or none when the round is over.
+    async fn next(&mut self, work: &Work<'_>) -> Result<Option<Lane>, Error> {
+        // Ends: lanes rise, and the round is made once.
+        while !self.over {
+            let found = self.above(work, self.at.as_ref()).await?;
+            match found {
+                Some(lane) => {
+                    let back = self.wrapped && self.start.as_ref().is_some_and(|start| lane > *start);
+                    self.over = back;
+                    self.at = Some(lane.clone());
+                    if !back && self.takes(&lane) {
+                        return Ok(Some(lane));
+                    }
+                }
+                None if self.wrapped => self.over = true,
+                None => (self.wrapped, self.at) = (true, None),
+            }
+        }
+        Ok(None)
+    }
+
+    fn takes(&self, (namespace, tenant): &Lane) -> bool {
+        let claim = self.claim;
+        (claim.namespaces.is_empty() || claim.namespaces.contains(namespace))
+            && claim.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
+            && !claim.not_tenants.contains(tenant)
+    }
+
+    /// The first lane with work above this one.
+    async fn above(&self, work: &Work<'_>, at: Option<&Lane>) -> Result<Option<Lane>, Error> {
+        let mut first: Option<Lane> = None;
+        for table in [READY, HEAD] {
+            let mut range = Range::all(table);
+            if let Some((namespace, tenant)) = at {
+                range = range.above(past(&name!(table, namespace, tenant), 2));
+            }
+            // A claim of one tenant looks at no other's: it asks for its own lane in each namespace.
+            let found = match (&self.claim.tenant, at) {
+                (Some(tenant), _) => self.own(work, table, tenant, at).await?,
+                _ => match records::first::<InLine>(work.on, range, 1).await?.pop() {
+                    Some((name, _)) => Some((name.text(0)?.to_owned(), name.text(1)?.to_owned())),
+                    None => None,
+                },
+            };
+            first = match (first, found) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+        }
+        Ok(first)
+    }
+
+    async fn own(
+        &self,
+        work: &Work<'_>,
+        table: &'static str,
+        tenant: &str,
+        at: Option<&Lane>,
+    ) -> Result<Option<Lane>, Error> {
+        for namespace in namespaces_of(work, self.claim, &Range::all(table), 0).await? {
+            let lane = (namespace, tenant.to_owned());
+            if at.is_some_and(|at| lane <= *at) {
+                continue;
+            }
+            let range = Range::under(name!(table, &lane.0, &lane.1));
+            if !records::first::<InLine>(work.on, range, 1).await?.is_empty() {
+                return Ok(Some(lane));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The line of one lane, read a little at a time.
+struct Line {
+    lane: Lane,
+    ready: Stretch,
+    heads: Stretch,
+    run: Option<Run>,
+}
+
+/// Part of a line: what was read and not taken yet, and where reading goes on.
+struct Stretch {
+    table: &'static str,
+    read: VecDeque<(i64, InLine)>,
+    after: i64,
+    limit: usize,
+    over: bool,
+}
+
+impl Stretch {
+    const fn new(table: &'static str) -> Self {
+        Self {
+            table,
+            read: VecDeque::new(),
+            after: i64::MIN,
+            limit: FIRST_LOOK,
+            over: false,
+        }
+    }
+
+    /// Reads on when everything read is taken.
+    async fn fill(&mut self, work: &Work<'_>, (namespace, tenant): &Lane) -> Result<(), Error> {
+        if self.over || !self.read.is_empty() {
+            return Ok(());
+        }
+        let range = Range::under(name!(self.table, namespace, tenant));
+        let range = range.above(name!(self.table, namespace, tenant, self.after));
+        let page = records::first::<InLine>(work.on, range, self.limit).await?;
+        self.over = page.len() < self.limit;
+        self.limit = (self.limit * 4).min(MOST_LOOK);
+        for (name, in_line) in page {
+            self.after = name.number(2)?;
+            self.read.push_back((self.after, in_line));
+        }
+        Ok(())
+    }
+}
+
+impl Line {
+    const fn new(lane: Lane) -> Self {
+        Self {
+            lane,
+            ready: Stretch::new(READY),
+            heads: Stretch::new(HEAD),
+            run: None,
+        }
+    }
+
+    /// The next message of this lane that may be granted, the oldest first.
+    async fn next(&mut self, work: &mut Work<'_>, claim: &Claim) -> Result<Option<InLine>, Error> {
+        // Ends: each turn takes from a line, and lines are finite within one transaction.
+        loop {
+            if let Some(run) = &mut self.run {
+                if let Some(next) = run.next(work, claim).await? {
+                    return Ok(Some(next));
+                }
+                self.run = None;
+            }
+            self.ready.fill(work, &self.lane).await?;
+            self.heads.fill(work, &self.lane).await?;
+            let place = |part: &Stretch| part.read.front().map(|(pos, _)| *pos);
+            let ready_first = match (place(&self.ready), place(&self.heads)) {
+                (None, None) => return Ok(None),
+                (Some(ready), head) => head.is_none_or(|head| ready < head),
+                (None, Some(_)) => false,
+            };
+            if !ready_first {
+                let Some((pos, head)) = self.heads.read.pop_front() else {
+                    continue;
+                };
+                self.run = Run::from(work, claim, &self.lane, pos, head).await?;
+                continue;
+            }
+            let Some((_, ready)) = self.ready.read.pop_front() else {
+                continue;
+            };
+            if claim.not_topics.contains(&ready.topic) {
+                continue;
+            }
+            if ready.deliver_by.is_some_and(|at| at <= work.now) {
+                work.lapse(ready.seq).await?;
+                continue;
+            }
+            return Ok(Some(ready));
+        }
+    }
+}
+
+/// The run of a key from its head: consecutive messages that are due, as far as none stops it.
+struct Run {
+    key: Key,
+    part: VecDeque<(i64, InLine)>,
+    after: i64,
+    over: bool,
+}
+
+impl Run {
+    /// The run that begins at a hint, if that is the first of its key and nothing holds it. If it is not, the hints of the key are taken away:
+    /// whoever frees it makes another.
+    async fn from(
+        work: &mut Work<'_>,
+        claim: &Claim,
+        lane: &Lane,
+        pos: i64,
+        head: InLine,
+    ) -> Result<Option<Self>, Error> {
+        let Some(order_key) = head.key.clone() else {
+            return Err(internal("a head has no key"));
+        };
+        if claim.not_topics.contains(&head.topic) {
+            return Ok(None);
+        }
+        let key = (lane.clone(), order_key);
+        let mut run = Self {
+            after: i64::MIN,
+            part: VecDeque::new(),
+            over: false,
+            key,
+        };
+        run.fill(work).await?;
+        let first = run.part.front().map(|(first, _)| *first);
+        if first == Some(pos) && work.is_free(&run.key, pos).await? {
+            return Ok(Some(run));
+        }
+        work.touch(&run.key).await?;
+        work.unhint(lane, pos);
+        for (pos, _) in &run.part {
+            work.unhint(lane, *pos);
+        }
+        Ok(None)
+    }
+
+    async fn fill(&mut self, work: &Work<'_>) -> Result<(), Error> {
+        if self.over || !self.part.is_empty() {
+            return Ok(());
+        }
+        let ((namespace, tenant), order_key) = &self.key;
+        let range = Range::under(name!(KEYED, namespace, tenant, order_key));
+        let range = range.above(name!(KEYED, namespace, tenant, order_key, self.after));
+        let page = records::first::<InLine>(work.on, range, MOST_LOOK).await?;
+        self.over = page.len() < MOST_LOOK;
+        for (name, in_line) in page {
+            self.after = name.number(3)?;
+            self.part.push_back((self.after, in_line));
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self, work: &mut Work<'_>, claim: &Claim) -> Result<Option<InLine>, Error> {
+        // Ends: each turn takes one of the key.
+        loop {
+            self.fill(work).await?;
+            let Some((pos, next)) = self.part.pop_front() else {
+                return Ok(None);
+            };
+            let lapsed = next.deliver_by.is_some_and(|at| at <= work.now);
+            let left = claim.not_topics.contains(&next.topic) || work.is_blocked(&self.key, pos);
+            if left || (!lapsed && next.due_at > work.now) {
+                (self.over, self.part) = (true, VecDeque::new());
+                return Ok(None);
+            }
+            if !lapsed {
+                return Ok(Some(next));
+            }
+            work.lapse(next.seq).await?;
+            if next.blocks {
+                (self.over, self.part) = (true, VecDeque::new());
+                return Ok(None);
+            }
+        }
+    }
+}

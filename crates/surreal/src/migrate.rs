@@ -1,0 +1,75 @@
+//! The schema: embedded, numbered migrations, applied in one transaction.
+//!
+//! The database keeps its version and the oldest program that can still work with it; [`posthouse_core::schema`] has the rule.
+
+use posthouse_core::{Error, Migration, SchemaVersion, Upgrade};
+use surrealdb::{Connection, types::SurrealValue};
+
+use crate::{
+    error::from_surreal,
+    records::{self, Run, name},
+};
+
+const SCHEMA: &str = "posthouse_schema";
+
+/// Every migration, by its number, with its name. They are never changed once released; a new one is added.
+const MIGRATIONS: [(i64, &str, &str); 1] = [(1, "tables", include_str!("../migrations/0001_tables.surql"))];
+
+/// The schema that this program makes.
+const TARGET: SchemaVersion = SchemaVersion { version: 1, oldest: 1 };
+
+#[derive(Clone, Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct Kept {
+    version: i64,
+    oldest: i64,
+}
+
+/// Brings the schema up to date. Of two that do it at once, one is told of the conflict, looks again, and finds it done.
+pub(crate) async fn migrate<C: Connection>(db: &surrealdb::Surreal<C>, place: &str) -> Result<Upgrade, Error> {
+    let tx = db.clone().begin().await.map_err(from_surreal)?;
+    let upgrade = match apply(&tx, place).await {
+        Ok(upgrade) => upgrade,
+        Err(error) => {
+            tx.cancel().await.map_err(from_surreal)?;
+            return Err(error);
+        }
+    };
+    tx.commit().await.map_err(from_surreal)?;
+    Ok(upgrade)
+}
+
+async fn apply(tx: &dyn Run, place: &str) -> Result<Upgrade, Error> {
+    let upgrade = plan(tx, place).await?;
+    for wanted in &upgrade.migrations {
+        for (_, _, sql) in MIGRATIONS.iter().filter(|(version, ..)| *version == wanted.version) {
+            tx.run(sql, Vec::new()).await?;
+        }
+    }
+    if !upgrade.migrations.is_empty() {
+        let SchemaVersion { version, oldest } = upgrade.target;
+        let kept = Kept { version, oldest }.into_value();
+        records::write(tx, [(name!(SCHEMA, "only"), kept)], []).await?;
+    }
+    Ok(upgrade)
+}
+
+/// What a migration would do. Changes nothing.
+pub(crate) async fn plan(tx: &dyn Run, place: &str) -> Result<Upgrade, Error> {
+    let all = MIGRATIONS.map(|(version, name, _)| Migration { version, name });
+    Upgrade::plan(place, found(tx).await?, TARGET, all, 0)
+}
+
+/// Refuses a database that this program cannot work with, and says what to do.
+pub(crate) async fn check(tx: &dyn Run, place: &str) -> Result<(), Error> {
+    TARGET.check(place, found(tx).await?)
+}
+
+/// The version of the schema; none when there is no schema.
+async fn found(tx: &dyn Run) -> Result<Option<SchemaVersion>, Error> {
+    let kept = match records::get_one::<Kept>(tx, name!(SCHEMA, "only")).await {
+        Err(Error::Schema(_)) => None,
+        kept => kept?,
+    };
+    Ok(kept.map(|Kept { version, oldest }| SchemaVersion { version, oldest }))
+}

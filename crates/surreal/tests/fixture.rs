@@ -1,0 +1,183 @@
+//! A fresh database in memory, with a clock that only moves when told.
+
+use async_trait::async_trait;
+use posthouse_core::{
+    Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
+    ledger::{Conclusion, Fenced, Hold},
+    saga::{Doing, Start, Started, Undoing},
+};
+use posthouse_surreal::{Options, Outbox, Surreal, from_surreal};
+use posthouse_testkit::{Caller, Fixture};
+use std::{sync::Arc, time::Duration};
+use surrealdb::{
+    engine::any::{Any, connect},
+    method::Transaction,
+    types::Value,
+};
+
+/// 2030-01-01T00:00:00Z.
+const START: i64 = 1_893_456_000_000_000;
+
+/// The tests' own tables have another prefix, so the dump leaves them out.
+const TEST_TABLES: &str = "
+    DEFINE TABLE test_clock SCHEMALESS;
+    DEFINE TABLE test_note SCHEMALESS;
+    DEFINE SEQUENCE test_line BATCH 1 START 1;
+    CREATE test_clock:now SET now = $start;
+    DEFINE FUNCTION OVERWRITE fn::posthouse_clock() { RETURN test_clock:now.now; };
+";
+
+pub struct SurrealFixture {
+    db: surrealdb::Surreal<Any>,
+}
+
+/// What the suite asks for.
+pub async fn fresh() -> SurrealFixture {
+    SurrealFixture::new("mem://").await
+}
+
+impl SurrealFixture {
+    pub async fn new(url: &str) -> Self {
+        let db = connect(url).await.unwrap();
+        db.use_ns("test").await.unwrap();
+        db.use_db("test").await.unwrap();
+        Surreal::migrate(&db, "mem://").await.unwrap();
+        let made = db.query(TEST_TABLES).bind(("start", START)).await.unwrap();
+        made.check().unwrap();
+        Self { db }
+    }
+
+    async fn open(&self) -> Surreal {
+        Surreal::open(self.db.clone(), "mem://", Options::default())
+            .await
+            .unwrap()
+    }
+}
+
+#[async_trait]
+impl Fixture for SurrealFixture {
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.open().await)
+    }
+
+    async fn admin(&self) -> Arc<dyn Admin> {
+        Arc::new(self.open().await)
+    }
+
+    async fn begin(&self) -> Box<dyn Caller> {
+        let tx = self.db.clone().begin().await.unwrap();
+        Box::new(SurrealCaller {
+            tx,
+            outbox: Outbox::default(),
+        })
+    }
+
+    async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
+        self.open().await.configure(settings).await
+    }
+
+    /// Until somebody says otherwise, a program goes by its own options: here, the usual.
+    async fn settings(&self) -> StoreSettings {
+        self.open().await.settings().await.unwrap().unwrap_or_default()
+    }
+
+    async fn advance(&self, by: Duration) {
+        let by = i64::try_from(by.as_micros()).unwrap();
+        let moved = self
+            .db
+            .query("UPDATE test_clock:now SET now += $by")
+            .bind(("by", by))
+            .await;
+        moved.unwrap().check().unwrap();
+    }
+
+    async fn now(&self) -> Timestamp {
+        let mut now = self.db.query("RETURN fn::posthouse_clock()").await.unwrap();
+        Timestamp::from_micros(now.take::<Option<i64>>(0).unwrap().unwrap())
+    }
+
+    async fn dump(&self) -> String {
+        let mut info = self.db.query("RETURN (INFO FOR DB).tables.keys()").await.unwrap();
+        let tables: Vec<String> = info.take(0).unwrap();
+        let mut lines = Vec::new();
+        for table in tables.into_iter().filter(|table| table.starts_with("posthouse_")) {
+            let mut all = self.db.query(format!("SELECT * FROM {table}")).await.unwrap();
+            let records: Vec<Value> = all.take(0).unwrap();
+            lines.extend(records.into_iter().map(|record| format!("{table} {record:?}")));
+        }
+        lines.sort();
+        lines.join("\n")
+    }
+
+    async fn notes(&self) -> Vec<String> {
+        let mut notes = self.db.query("SELECT VALUE line FROM test_note").await.unwrap();
+        notes.take(0).unwrap()
+    }
+}
+
+/// An application's transaction.
+struct SurrealCaller {
+    tx: Transaction<Any>,
+    outbox: Outbox,
+}
+
+#[async_trait]
+impl Caller for SurrealCaller {
+    async fn note(&mut self, line: &str) {
+        let sql = "CREATE type::record('test_note', sequence::nextval('test_line')) SET line = $line";
+        let noted = self.tx.query(sql).bind(("line", line.to_owned())).await;
+        noted.unwrap().check().unwrap();
+    }
+
+    async fn enqueue(&mut self, message: Message) -> Result<Enqueued, Error> {
+        self.outbox.enqueue(&self.tx, message).await
+    }
+
+    async fn enqueue_all(&mut self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
+        self.outbox.enqueue_all(&self.tx, &messages).await
+    }
+
+    async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
+        self.outbox.settle_in(&self.tx, settlement).await
+    }
+
+    async fn conclude_in(&mut self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
+        self.outbox.conclude_in(&self.tx, hold, conclusion).await
+    }
+
+    async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
+        self.outbox.reach_in(&self.tx, hold, checkpoint).await
+    }
+
+    async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
+        self.outbox.renew_in(&self.tx, hold, lease).await
+    }
+
+    async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
+        self.outbox.leave_in(&self.tx, hold, message).await
+    }
+
+    async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
+        self.outbox.once(&self.tx, consumer, id).await
+    }
+
+    async fn start(&mut self, start: Start) -> Result<Started, Error> {
+        self.outbox.start(&self.tx, start).await
+    }
+
+    async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error> {
+        self.outbox.do_once(&self.tx, consumer, key).await
+    }
+
+    async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error> {
+        self.outbox.undo_once(&self.tx, consumer, key).await
+    }
+
+    async fn commit(self: Box<Self>) -> Result<(), Error> {
+        self.tx.commit().await.map(|_| ()).map_err(from_surreal)
+    }
+
+    async fn rollback(self: Box<Self>) {
+        self.tx.cancel().await.unwrap();
+    }
+}
