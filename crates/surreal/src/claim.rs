@@ -15,6 +15,8 @@ use crate::{
 
 /// How many fall due in one claim, beyond what it asks for.
 const PROMOTED: usize = 500;
+/// How many tenants are visited while a flood falls due.
+const TENANTS: usize = 100;
 /// How many of a line are read first; each further look reads four times as many.
 const FIRST_LOOK: usize = 16;
 /// The most that one look reads.
@@ -30,7 +32,7 @@ pub(crate) struct Granted {
 
 /// Grants leases. What was chosen is written; the caller commits it.
 pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, served: Option<Lane>) -> Result<Granted, Error> {
-    let all_fell_due = fall_due(work, claim).await?;
+    let all_fell_due = fall_due(work, claim, served.as_ref()).await?;
     work.flush().await?;
     let token = Work::token();
     let mut choosing = Choosing {
@@ -97,7 +99,7 @@ async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<
 }
 
 /// What waited for a time that has come goes into its line. Answers whether that was all.
-async fn fall_due(work: &mut Work<'_>, claim: &Claim) -> Result<bool, Error> {
+async fn fall_due(work: &mut Work<'_>, claim: &Claim, served: Option<&Lane>) -> Result<bool, Error> {
     let most = PROMOTED + claim.batch as usize;
     let mut due = Vec::new();
     match &claim.tenant {
@@ -120,12 +122,49 @@ async fn fall_due(work: &mut Work<'_>, claim: &Claim) -> Result<bool, Error> {
     let all = due.len() < most;
     let mut seqs: Vec<_> = due.iter().map(|(_, due)| due.seq).collect();
     seqs.truncate(most);
+    if !all && claim.tenant.is_none() {
+        // A flood of one tenant is in nobody's way.
+        seqs.extend(due_of_each(work, claim, served).await?);
+        seqs.sort_unstable();
+        seqs.dedup();
+    }
     work.load(seqs.iter().copied()).await?;
     let count = seqs.len();
     for (at, seq) in seqs.into_iter().enumerate() {
         fell_due(work, seq, count - at - 1).await?;
     }
     Ok(all)
+}
+
+/// Some of each tenant that are due, of so many tenants, beginning after the one that was served last.
+async fn due_of_each(work: &Work<'_>, claim: &Claim, served: Option<&Lane>) -> Result<Vec<i64>, Error> {
+    let mut seqs = Vec::new();
+    let all = Range::all(SCHED_TENANT);
+    let mut next = match served {
+        Some((namespace, tenant)) => all.clone().above(past(&name!(SCHED_TENANT, tenant, namespace), 2)),
+        None => all.clone(),
+    };
+    let mut wrapped = served.is_none();
+    // Ends: so many are visited.
+    for _ in 0..TENANTS {
+        let Some((at, _)) = records::first::<InLine>(work.on, next.clone(), 1).await?.pop() else {
+            if std::mem::replace(&mut wrapped, true) {
+                break;
+            }
+            next = all.clone();
+            continue;
+        };
+        let (tenant, namespace) = (at.text(0)?.to_owned(), at.text(1)?.to_owned());
+        next = all.clone().above(past(&at, 2));
+        if !claim.namespaces.is_empty() && !claim.namespaces.contains(&namespace) {
+            continue;
+        }
+        let range = Range::under(name!(SCHED_TENANT, &tenant, &namespace));
+        let range = range.up_to(name!(SCHED_TENANT, &tenant, &namespace, work.now, i64::MAX));
+        let some = records::first::<InLine>(work.on, range, claim.batch as usize).await?;
+        seqs.extend(some.into_iter().map(|(_, line)| line.seq));
+    }
+    Ok(seqs)
 }
 
 /// It goes to the end of its line; one with an order key keeps its place, and may be the first of its key.

@@ -291,16 +291,29 @@ pub(crate) async fn write(
         one.insert("content", content);
         Value::Object(one)
     };
-    let puts: Vec<_> = puts.into_iter().map(put).collect();
-    let drops: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
-    if puts.is_empty() && drops.is_empty() {
-        return Ok(());
+    let mut drops: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
+    let puts: Vec<_> = puts
+        .into_iter()
+        .map(|(name, content)| {
+            drops.push(name.id());
+            put((name, content))
+        })
+        .collect();
+    let list = |values: &[Value]| Value::Array(values.to_vec().into());
+    let (mut puts, mut drops) = (puts.as_slice(), drops.as_slice());
+    // Whatever is taken away is so before anything is made.
+    while !puts.is_empty() || !drops.is_empty() {
+        let (gone, left) = drops.split_at(drops.len().min(WRITTEN));
+        let most = if left.is_empty() { WRITTEN } else { 0 };
+        let (some, rest) = puts.split_at(puts.len().min(most));
+        on.run(WRITE, vec![("puts", list(some)), ("drops", list(gone))]).await?;
+        (puts, drops) = (rest, left);
     }
-    let list = |values: Vec<Value>| Value::Array(values.into());
-    on.run(WRITE, vec![("puts", list(puts)), ("drops", list(drops))])
-        .await?;
     Ok(())
 }
+
+/// The most that one statement writes: it takes the longer for each, the more they are.
+const WRITTEN: usize = 500;
 
 /// The most that are drawn at once: SurrealDB bounds what one function answers.
 const DRAWN: usize = 1000;

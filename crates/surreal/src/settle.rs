@@ -153,7 +153,7 @@ impl<'w, 't> Ending<'w, 't> {
         let before = self.work.clone();
         let verdict = self.end(settlement, &record, batch).await;
         match verdict {
-            Err(error) if error.retryable() => return Err(error),
+            Err(error) if error.retryable() => Err(error),
             Err(error) => {
                 *self.work = before;
                 Ok(Verdict::Refused(error))

@@ -65,6 +65,8 @@ pub(crate) struct Work<'t> {
     puts: BTreeMap<Name, Value>,
     drops: BTreeSet<Name>,
     numbers: VecDeque<i64>,
+    /// Keys of messages that are new in this transaction.
+    added: BTreeSet<Key>,
     /// Deadlines stay, because somebody may be renewing them; see the remarks on leases in the schema.
     pub leaves_deadlines: bool,
 }
@@ -82,6 +84,7 @@ impl<'t> Work<'t> {
             puts: BTreeMap::new(),
             drops: BTreeSet::new(),
             numbers: VecDeque::new(),
+            added: BTreeSet::new(),
             leaves_deadlines: false,
         })
     }
@@ -156,7 +159,11 @@ impl<'t> Work<'t> {
         for (name, content) in record.lines() {
             self.put(name, content);
         }
-        self.hint(&record);
+        // Behind another that is committed with it there is no need: whoever ends that one sees this one.
+        let first = record.key().is_none_or(|key| self.added.insert(key));
+        if first || record.relaxed {
+            self.hint(&record);
+        }
         self.put(name!(MESSAGE, record.seq), record.clone());
         self.messages.insert(record.seq, record);
         Ok(())
