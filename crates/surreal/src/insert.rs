@@ -62,7 +62,7 @@ pub(crate) async fn insert_all(
         }
         work.put(name!(ID, id.0), seq_of(seq));
         work.put(name!(BODY, seq), body);
-        work.add(record).await?;
+        work.add(record);
     }
     metrics::counter!(ENQUEUED_TOTAL).increment(Enqueued::new_ones(&answers));
     Ok(answers)

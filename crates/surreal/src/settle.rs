@@ -168,7 +168,7 @@ impl<'w, 't> Ending<'w, 't> {
 
     /// Performs a settlement that passed the fence.
     async fn end(&mut self, settlement: &Settlement, record: &Record, batch: &[Settlement]) -> Result<Verdict, Error> {
-        let (lease, seq, now) = (&settlement.lease, record.seq, self.work.now);
+        let (lease, seq) = (&settlement.lease, record.seq);
         let rest = self.rest_of_run(settlement, record, batch).await?;
         self.record(settlement, record);
         let released = settlement.step.evidence.is_none().then_some(lease.token.0);
@@ -195,7 +195,7 @@ impl<'w, 't> Ending<'w, 't> {
             ledger::message_ended(self.work, seq, &end).await?;
         }
         for later in rest {
-            self.let_go(later, lease.token, now).await?;
+            self.let_go(later, lease.token).await?;
         }
         insert_all(self.work, self.options, &settlement.follow_ups, false).await?;
         match &settlement.saga {
@@ -289,7 +289,7 @@ impl<'w, 't> Ending<'w, 't> {
     }
 
     /// It was not sent, so it is not counted, however often it happens.
-    async fn let_go(&mut self, seq: i64, token: LeaseToken, _now: i64) -> Result<(), Error> {
+    async fn let_go(&mut self, seq: i64, token: LeaseToken) -> Result<(), Error> {
         let Some(record) = self.work.message(seq).await? else {
             return Ok(());
         };

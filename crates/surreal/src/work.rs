@@ -155,7 +155,7 @@ impl<'t> Work<'t> {
     }
 
     /// A message that is new.
-    pub async fn add(&mut self, record: Record) -> Result<(), Error> {
+    pub fn add(&mut self, record: Record) {
         for (name, content) in record.lines() {
             self.put(name, content);
         }
@@ -166,7 +166,6 @@ impl<'t> Work<'t> {
         }
         self.put(name!(MESSAGE, record.seq), record.clone());
         self.messages.insert(record.seq, record);
-        Ok(())
     }
 
     /// That it may be the first of its key, if it has one and is due.

@@ -30,27 +30,23 @@ struct Told {
     dump: String,
 }
 
-/// Makes a world, lets it live, and judges it.
-fn live(seed: u64, planted: Planted) -> Told {
+/// Makes a world, and lets it take this course, which ends with a verdict.
+fn lived<C: Future<Output = Vec<String>> + Send + 'static>(
+    seed: u64,
+    planted: Planted,
+    course: impl FnOnce(World) -> C,
+) -> Told {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
     runtime.block_on(async {
-        let mut world = World::new(seed, planted);
+        let world = World::new(seed, planted);
         let (history, memory) = (world.history.clone(), world.memory.clone());
         // On a task of its own, so that a panic is a verdict like any other.
-        let course = tokio::spawn(async move {
-            world.storm().await;
-            world.quiet(300 * SECOND).await;
-            probes::ask(&mut world).await;
-            (0..world.relays.len()).for_each(|at| world.stop(at));
-            world.left(30 * SECOND).await;
-            judge(&world.history, &world.memory, world.calm).await
-        });
-        let broken = match course.await {
-            Ok(broken) => broken.unwrap().iter().map(ToString::to_string).collect(),
+        let broken = match tokio::spawn(course(world)).await {
+            Ok(broken) => broken,
             Err(panic) => vec![format!("the world ended in a panic: {panic:?}")],
         };
         history.close();
@@ -62,36 +58,34 @@ fn live(seed: u64, planted: Planted) -> Told {
     })
 }
 
+/// A world that is judged by its history and its tables.
+fn live(seed: u64, planted: Planted) -> Told {
+    lived(seed, planted, |mut world| async move {
+        world.storm().await;
+        world.quiet(300 * SECOND).await;
+        probes::ask(&mut world).await;
+        end(&mut world).await;
+        let broken = judge(&world.history, &world.memory, world.calm).await.unwrap();
+        broken.iter().map(ToString::to_string).collect()
+    })
+}
+
 /// The same with sagas, which are judged by what is left with those who take part in them.
 fn live_with_sagas(seed: u64, planted: Planted) -> Told {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let mut world = World::new(seed, planted);
-        let (history, memory) = (world.history.clone(), world.memory.clone());
-        let course = tokio::spawn(async move {
-            let begun = sagas::fill(&mut world);
-            world.storm().await;
-            let mut broken = sagas::end_all(&mut world, &begun).await;
-            (0..world.relays.len()).for_each(|at| world.stop(at));
-            world.left(30 * SECOND).await;
-            broken.extend(sagas::judge(&world, &begun).await);
-            broken
-        });
-        let broken = match course.await {
-            Ok(broken) => broken,
-            Err(panic) => vec![format!("the world ended in a panic: {panic:?}")],
-        };
-        history.close();
-        Told {
-            broken,
-            trace: history.trace(),
-            dump: memory.dump(),
-        }
+    lived(seed, planted, |mut world| async move {
+        let begun = sagas::fill(&mut world);
+        world.storm().await;
+        let mut broken = sagas::end_all(&mut world, &begun).await;
+        end(&mut world).await;
+        broken.extend(sagas::judge(&world, &begun).await);
+        broken
     })
+}
+
+/// All relays stop.
+async fn end(world: &mut World) {
+    (0..world.relays.len()).for_each(|at| world.stop(at));
+    world.left(30 * SECOND).await;
 }
 
 fn number(name: &str) -> Option<u64> {
