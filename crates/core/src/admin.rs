@@ -154,6 +154,20 @@ impl Filter {
     pub fn page_size(&self) -> u32 {
         if self.limit == 0 { 50 } else { self.limit.min(1000) }
     }
+
+    /// Whether a message is among those that are asked for, wherever the list begins.
+    pub fn takes(&self, message: &MessageView) -> bool {
+        let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        is(&self.namespace, &message.namespace)
+            && is(&self.tenant, &message.tenant)
+            && is(&self.topic, &message.topic)
+            && self.state.is_none_or(|state| state == message.state)
+            && (self.order_key.is_none() || self.order_key == message.order_key)
+            && (self.reason.is_none() || self.reason == message.reason)
+            && (self.code.is_none() || self.code == message.last_code)
+            && self.since.is_none_or(|since| message.created_at >= since)
+            && self.until.is_none_or(|until| message.created_at < until)
+    }
 }
 
 /// A page of messages.

@@ -1,14 +1,18 @@
 //! What only a database itself can tell of how it is: for those who look after it.
 
-use crate::Timestamp;
+use crate::{Durability, Timestamp};
 
 /// How a database is.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Condition {
     /// Its own clock, where that is not the clock of whoever asks.
     pub now: Option<Timestamp>,
+    /// What a commit survives, where the settings do not say it.
+    pub durability: Option<Durability>,
     /// The settings that decide what a commit survives.
     pub settings: Vec<Setting>,
+    /// What to do where one of them puts something at risk, if that is not to switch it on.
+    pub mend: Option<&'static str>,
     /// Who keeps it from cleaning up.
     pub holders: Vec<Holder>,
     /// Whether whoever asked may see since when others have been at work.

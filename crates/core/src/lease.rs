@@ -201,6 +201,21 @@ pub struct Conflict {
     pub recorded: bool,
 }
 
+impl Conflict {
+    /// What the audit says of it.
+    pub fn detail(&self, lost: &Lease) -> String {
+        let Self {
+            state, worker, epoch, ..
+        } = self;
+        let by = worker
+            .as_ref()
+            .map(|worker| format!(" by {worker}"))
+            .unwrap_or_default();
+        let lost = lost.standing.epoch;
+        format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

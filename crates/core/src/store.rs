@@ -128,8 +128,12 @@ pub struct Capabilities {
 pub enum Durability {
     /// Nothing: it lives in memory.
     Process,
+    /// A crash of the process. One of the machine may lose what was committed in its last moments.
+    System,
     /// A crash of the process and of the machine.
     Machine,
+    /// What the settings of a server say, which it does not tell.
+    Server,
 }
 
 /// Who takes back what ran out, in the logs of sagas.

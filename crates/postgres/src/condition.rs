@@ -43,6 +43,7 @@ impl Postgres {
             sees_all: row.try_get("sees_all").map_err(from_driver)?,
             port: port.and_then(|port| u16::try_from(port).ok()),
             log_bytes: None,
+            ..Condition::default()
         })
     }
 }

@@ -393,16 +393,9 @@ fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Confl
     if !conflict.recorded {
         return Ok(conflict);
     }
-    let by = conflict
-        .worker
-        .as_ref()
-        .map(|worker| format!(" by {worker}"))
-        .unwrap_or_default();
-    let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
-    let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
     let hand = Hand {
         actor: worker.to_owned(),
-        detail,
+        detail: conflict.detail(lease),
     };
     hand.sign(tx, clock::now(tx)?, class::CONFLICT, About::Message(lease.id))?;
     Ok(conflict)

@@ -33,7 +33,7 @@ impl Tables {
         };
         let rows = found
             .map(|entry| self.view(entry))
-            .filter(|view| matches(view, filter))
+            .filter(|view| filter.takes(view))
             .take(filter.page_size() as usize + 1);
         Page::of(rows.collect(), filter, None)
     }
@@ -243,17 +243,4 @@ fn not_of_saga(entry: &Entry, verb: &'static str) -> Result<(), Error> {
         }),
         None => Ok(()),
     }
-}
-
-fn matches(view: &MessageView, filter: &Filter) -> bool {
-    let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
-    is(&filter.namespace, &view.namespace)
-        && is(&filter.tenant, &view.tenant)
-        && is(&filter.topic, &view.topic)
-        && filter.state.is_none_or(|state| state == view.state)
-        && (filter.order_key.is_none() || filter.order_key == view.order_key)
-        && (filter.reason.is_none() || filter.reason == view.reason)
-        && (filter.code.is_none() || filter.code == view.last_code)
-        && filter.since.is_none_or(|since| view.created_at >= since)
-        && filter.until.is_none_or(|until| view.created_at < until)
 }

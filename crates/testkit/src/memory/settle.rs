@@ -255,15 +255,8 @@ impl Tables {
         if !conflict.recorded {
             return Ok(conflict);
         }
-        let by = conflict
-            .worker
-            .as_ref()
-            .map(|worker| format!(" by {worker}"))
-            .unwrap_or_default();
-        let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
-        let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
         let (about, worker) = (About::Message(lease.id), excerpt(worker, 512));
-        self.write_audit(about, worker, class::CONFLICT, detail);
+        self.write_audit(about, worker, class::CONFLICT, conflict.detail(lease));
         Ok(conflict)
     }
 }

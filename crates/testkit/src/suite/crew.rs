@@ -47,9 +47,9 @@ impl Crew {
             let (crew, shared, store) = (crew.clone(), shared.clone(), fx.store().await);
             workers.push(async move { crew.work(&shared, &*store, &format!("w{n}")).await });
         }
-        // A message that is never granted would keep the workers for ever.
+        // A message that is never granted would keep the workers for ever; a slow machine may take its time.
         let all = async { tokio::join!(at_once(workers), meanwhile) };
-        tokio::time::timeout(Duration::from_secs(60), all)
+        tokio::time::timeout(Duration::from_secs(300), all)
             .await
             .unwrap_or_else(|_| panic!("{:?} of {} ended", shared.ended, crew.ends));
         let sent = &shared.sent;

@@ -259,3 +259,13 @@ pub async fn discard_frees_the_key(fx: &dyn Fixture) {
     fx.admin().await.discard(id, "op", "never mind").await.unwrap();
     assert_free(fx, "after the discard").await;
 }
+
+/// What was to be freed later is not freed a second time: the key may be another's by then.
+pub async fn a_key_that_discard_freed_is_left_to_its_next_owner(fx: &dyn Fixture) {
+    let id = put_dead(fx, deduped("42")).await;
+    fx.admin().await.discard(id, "op", "never mind").await.unwrap();
+    let next = put(fx, deduped("42").delay(DAY * 30)).await;
+    fx.advance(DAY * 8).await;
+    fx.admin().await.prune(DAY, 100).await.unwrap();
+    assert_taken(fx, next, "while it waits").await;
+}

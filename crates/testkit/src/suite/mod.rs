@@ -83,6 +83,7 @@ macro_rules! __cases {
                 the_key_outlives_the_body
                 prune_removes_keys_whose_lifetime_is_over
                 discard_frees_the_key
+                a_key_that_discard_freed_is_left_to_its_next_owner
             }
             configured {
                 what_is_configured_holds_for_everybody

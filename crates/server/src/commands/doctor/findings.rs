@@ -1,7 +1,7 @@
 //! What facts about a store mean: each check answers with one line or more, and says what to do. No store is asked here.
 
 use posthouse::{
-    Breaker, Counts, DestinationView, MessageId, MessageView, RelayView, State,
+    Breaker, Counts, DestinationView, Durability, MessageId, MessageView, RelayView, State,
     condition::{Condition, Holder, HolderKind},
     topic::shown,
 };
@@ -120,6 +120,12 @@ fn durability(condition: &Condition) -> Finding {
         let words: Vec<_> = settings.map(|s| format!("{} {}", s.name, s.value)).collect();
         words.join(", ")
     };
+    if condition.durability == Some(Durability::Server) {
+        return Finding::ok(
+            "durability",
+            "what a commit survives is up to the settings of the server, which it does not tell",
+        );
+    }
     // The gravest comes last.
     match condition.settings.iter().filter_map(|s| s.risk).next_back() {
         None => Finding::ok(
@@ -129,7 +135,9 @@ fn durability(condition: &Condition) -> Finding {
         Some(risk) => Finding::warn(
             "durability",
             format!("{}: {risk}", listed(true)),
-            "switch it on, for the roles that enqueue and relay at least; Posthouse promises no more than the database keeps",
+            condition.mend.unwrap_or(
+                "switch it on, for the roles that enqueue and relay at least; Posthouse promises no more than the database keeps",
+            ),
         ),
     }
 }
