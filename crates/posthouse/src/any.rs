@@ -9,6 +9,8 @@ use posthouse_core::{
 use posthouse_postgres::{Options, Postgres, Schema};
 #[cfg(feature = "sqlite")]
 use posthouse_sqlite::Sqlite;
+#[cfg(feature = "surreal")]
+use posthouse_surreal::{Database, SurrealDb};
 use std::sync::Arc;
 
 use crate::url::StoreUrl;
@@ -21,6 +23,8 @@ use crate::url::StoreUrl;
 /// | `postgres://user@host/database` | that PostgreSQL database, schema `posthouse` |
 /// | `postgres://user@host/database?schema=shop` | the same, schema `shop` |
 /// | `postgres://user@host/database?sslmode=verify-full&sslrootcert=/etc/ca.pem` | the same, encrypted (feature `tls`), and the host proved to be the one named |
+/// | `surrealdb://user:password@host/namespace/database` | that database of a SurrealDB server (feature `surreal`) |
+/// | `surrealkv://shop.db` | a SurrealDB database in that folder, which one process at a time can open (feature `surreal`) |
 ///
 /// ```no_run
 /// # use posthouse::{AnyStore, Filter};
@@ -39,6 +43,9 @@ pub enum AnyStore {
     /// A SQLite file.
     #[cfg(feature = "sqlite")]
     Sqlite(Arc<Sqlite>),
+    /// A SurrealDB database.
+    #[cfg(feature = "surreal")]
+    Surreal(Arc<SurrealDb>),
 }
 
 impl AnyStore {
@@ -64,7 +71,12 @@ impl AnyStore {
             }
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite { path } => Ok(Self::Sqlite(Arc::new(blocking(|| Sqlite::open(path)).await?))),
-            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            #[cfg(feature = "surreal")]
+            StoreUrl::Surreal { url } => {
+                let store = SurrealDb::connect(&url, posthouse_surreal::Options::default()).await?;
+                Ok(Self::Surreal(Arc::new(store)))
+            }
+            #[cfg(not(all(feature = "postgres", feature = "sqlite", feature = "surreal")))]
             other => Err(not_built(&other)),
         }
     }
@@ -87,7 +99,9 @@ impl AnyStore {
             StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.migrate().await,
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite { path } => blocking(|| Sqlite::migrate(path)).await,
-            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            #[cfg(feature = "surreal")]
+            StoreUrl::Surreal { url } => SurrealDb::migrate(&Database::connect(&url).await?).await,
+            #[cfg(not(all(feature = "postgres", feature = "sqlite", feature = "surreal")))]
             other => Err(not_built(&other)),
         }
     }
@@ -99,7 +113,9 @@ impl AnyStore {
             StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.plan_migration().await,
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite { path } => blocking(|| Sqlite::plan_migration(path)).await,
-            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            #[cfg(feature = "surreal")]
+            StoreUrl::Surreal { url } => SurrealDb::plan_migration(&url).await,
+            #[cfg(not(all(feature = "postgres", feature = "sqlite", feature = "surreal")))]
             other => Err(not_built(&other)),
         }
     }
@@ -110,8 +126,12 @@ impl AnyStore {
             #[cfg(feature = "postgres")]
             StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.make_roles().await,
             #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite { .. } => Err(no_roles()),
-            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            StoreUrl::Sqlite { .. } => Err(no_roles("a SQLite file has none; its permissions are the file's")),
+            #[cfg(feature = "surreal")]
+            StoreUrl::Surreal { .. } => Err(no_roles(
+                "Posthouse makes none on SurrealDB; who may read and write a database is for DEFINE USER to say",
+            )),
+            #[cfg(not(all(feature = "postgres", feature = "sqlite", feature = "surreal")))]
             other => Err(not_built(&other)),
         }
     }
@@ -122,8 +142,12 @@ impl AnyStore {
             #[cfg(feature = "postgres")]
             StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.plan_roles().await,
             #[cfg(feature = "sqlite")]
-            StoreUrl::Sqlite { .. } => Err(no_roles()),
-            #[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+            StoreUrl::Sqlite { .. } => Err(no_roles("a SQLite file has none; its permissions are the file's")),
+            #[cfg(feature = "surreal")]
+            StoreUrl::Surreal { .. } => Err(no_roles(
+                "Posthouse makes none on SurrealDB; who may read and write a database is for DEFINE USER to say",
+            )),
+            #[cfg(not(all(feature = "postgres", feature = "sqlite", feature = "surreal")))]
             other => Err(not_built(&other)),
         }
     }
@@ -135,6 +159,8 @@ impl AnyStore {
             Self::Postgres(store) => store.clone(),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.clone(),
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => store.clone(),
         }
     }
 
@@ -145,6 +171,8 @@ impl AnyStore {
             Self::Postgres(store) => store.clone(),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.clone(),
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => store.clone(),
         }
     }
 
@@ -156,6 +184,8 @@ impl AnyStore {
             Self::Postgres(store) => store.configure(settings).await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.configure(settings).await,
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => store.configure(settings).await,
         }
     }
 
@@ -166,6 +196,8 @@ impl AnyStore {
             Self::Postgres(store) => store.settings().await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => Ok(store.settings().await?.unwrap_or_default()),
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => Ok(store.settings().await?.unwrap_or_default()),
         }
     }
 
@@ -176,6 +208,8 @@ impl AnyStore {
             Self::Postgres(store) => store.condition().await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.condition().await,
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => store.condition().await,
         }
     }
 
@@ -187,6 +221,8 @@ impl AnyStore {
             Self::Postgres(store) => store.enqueue_now(messages).await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.enqueue_now(messages).await,
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => store.enqueue_now(messages).await,
         }
     }
 
@@ -197,6 +233,8 @@ impl AnyStore {
             Self::Postgres(store) => store.start_now(start).await,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(store) => store.start_now(start).await,
+            #[cfg(feature = "surreal")]
+            Self::Surreal(store) => store.start_now(start).await,
         }
     }
 }
@@ -215,9 +253,9 @@ fn options(schema: Option<String>) -> Result<Options, Error> {
     })
 }
 
-#[cfg(feature = "sqlite")]
-fn no_roles() -> Error {
-    posthouse_core::Invalid::new("roles", "a SQLite file has none; its permissions are the file's").into()
+#[cfg(any(feature = "sqlite", feature = "surreal"))]
+fn no_roles(why: &str) -> Error {
+    posthouse_core::Invalid::new("roles", why).into()
 }
 
 /// Opening a file waits for the disk, and for whoever has the file; not on the runtime's own thread.
@@ -228,15 +266,16 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + S
         .map_err(|e| Error::Internal(e.into()))?
 }
 
-#[cfg(not(all(feature = "postgres", feature = "sqlite")))]
+#[cfg(not(all(feature = "postgres", feature = "sqlite", feature = "surreal")))]
 fn not_built(url: &StoreUrl) -> Error {
     let feature = match url {
         StoreUrl::Postgres { .. } => "postgres",
         StoreUrl::Sqlite { .. } => "sqlite",
+        StoreUrl::Surreal { .. } => "surreal",
     };
     posthouse_core::Invalid::new(
         "store",
-        format!("this program was built without the feature {feature:?}"),
+        format!("this program was built without the feature {feature:?}: build it with --features {feature}"),
     )
     .into()
 }

@@ -17,7 +17,7 @@ const AT_ONCE: Duration = Duration::from_millis(1);
 /// The ledger of one kind of work: what it is called, how long it may take, how long its end is told again. Cheap to clone.
 ///
 /// `O` is the outbox of the application's own transactions: [`postgres::Outbox`](crate::postgres::Outbox),
-/// [`sqlite::Outbox`](crate::sqlite::Outbox) or [`sqlite::AsyncOutbox`](crate::sqlite::AsyncOutbox).
+/// [`sqlite::Outbox`](crate::sqlite::Outbox), [`sqlite::AsyncOutbox`](crate::sqlite::AsyncOutbox), or that of SurrealDB.
 #[derive(Clone)]
 pub struct Ledger<O> {
     store: Arc<dyn Store>,
@@ -246,7 +246,7 @@ impl<O> Guard<O> {
     }
 
     /// The message as it is sent under this entry.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
     fn bound(&self, message: Message) -> Result<Message, Invalid> {
         let EntryKey { tenant, scope, key } = &self.hold.key;
         if !message.tenant.is_empty() && message.tenant != *tenant {
@@ -259,7 +259,7 @@ impl<O> Guard<O> {
     }
 
     /// The message that an entry is left to must be a new one: nobody would end the entry for one that has ended.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
     fn new_one(enqueued: posthouse_core::Enqueued) -> Result<posthouse_core::MessageId, Error> {
         match enqueued {
             posthouse_core::Enqueued::New(id) => Ok(id),
@@ -272,12 +272,12 @@ impl<O> Guard<O> {
 }
 
 /// The verbs in a transaction of an asynchronous driver.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
 macro_rules! in_transaction {
-    ($outbox:ty, $run:path) => {
+    ($outbox:ty, $run:path, & $($mutable:tt)?) => {
         impl Guard<$outbox> {
             /// It is done, with what the transaction did, or not at all: the effect is there exactly once.
-            pub async fn finish_in<T: $run>(&self, tx: &mut T, answer: Answer) -> Result<Kept, Error> {
+            pub async fn finish_in<T: $run>(&self, tx: &$($mutable)? T, answer: Answer) -> Result<Kept, Error> {
                 let kept = answer.kept(self.ledger.keep);
                 let end = Conclusion::Succeeded(kept.clone());
                 self.done(self.ledger.outbox.conclude_in(tx, &self.hold, &end).await?)?;
@@ -285,7 +285,7 @@ macro_rules! in_transaction {
             }
 
             /// It is not done, with what the transaction did.
-            pub async fn fail_in<T: $run>(&self, tx: &mut T, failure: Failure) -> Result<(), Error> {
+            pub async fn fail_in<T: $run>(&self, tx: &$($mutable)? T, failure: Failure) -> Result<(), Error> {
                 if self.gives_up(&failure) {
                     return self.renew_in(tx, AT_ONCE).await;
                 }
@@ -294,19 +294,19 @@ macro_rules! in_transaction {
             }
 
             /// Goes on for so long from now, inside the transaction.
-            pub async fn renew_in<T: $run>(&self, tx: &mut T, lease: Duration) -> Result<(), Error> {
+            pub async fn renew_in<T: $run>(&self, tx: &$($mutable)? T, lease: Duration) -> Result<(), Error> {
                 self.done(self.ledger.outbox.renew_in(tx, &self.hold, lease).await?)
             }
 
             /// Comes to a point from which another holder could go on, with what the transaction did to get there.
-            pub async fn checkpoint_in<T: $run>(&self, tx: &mut T, name: &str) -> Result<(), Error> {
+            pub async fn checkpoint_in<T: $run>(&self, tx: &$($mutable)? T, name: &str) -> Result<(), Error> {
                 self.done(self.ledger.outbox.reach_in(tx, &self.hold, name).await?)
             }
 
             /// Enqueues a message and leaves the entry to it: the key is busy until the message has ended, and its end is that of the entry.
             pub async fn leave_to<T: $run>(
                 &self,
-                tx: &mut T,
+                tx: &$($mutable)? T,
                 message: Message,
             ) -> Result<posthouse_core::MessageId, Error> {
                 let outbox = &self.ledger.outbox;
@@ -319,9 +319,11 @@ macro_rules! in_transaction {
 }
 
 #[cfg(feature = "postgres")]
-in_transaction!(posthouse_postgres::Outbox, posthouse_postgres::Run);
+in_transaction!(posthouse_postgres::Outbox, posthouse_postgres::Run, &mut);
 #[cfg(feature = "sqlite")]
-in_transaction!(posthouse_sqlite::AsyncOutbox, posthouse_sqlite::Run);
+in_transaction!(posthouse_sqlite::AsyncOutbox, posthouse_sqlite::Run, &mut);
+#[cfg(feature = "surreal")]
+in_transaction!(posthouse_surreal::Outbox, posthouse_surreal::Run, &);
 
 /// The same in a transaction of rusqlite.
 #[cfg(feature = "sqlite")]

@@ -63,6 +63,7 @@
 //! | what may be enqueued | [`Message`], [`Limits`]; for everybody, [`StoreSettings`] |
 //! | PostgreSQL | [`postgres`]: an [`Outbox`](postgres::Outbox) for your transactions, a [`Postgres`](postgres::Postgres) for a relay |
 //! | SQLite | [`sqlite`]: the same two |
+//! | SurrealDB, with the feature `surreal` | `surreal`: the same two |
 //! | a store by its URL | [`AnyStore`] |
 //! | delivering, inside your program | [`Relay`]: functions ([`relay::local`]), and handlers that settle in their own transaction ([`relay::transactional`]) |
 //! | steps that are all done, or undone | [`saga`] |
@@ -72,7 +73,7 @@
 //! | delivering | [`Relay`], [`relay`]; to a URL, with the feature `http`: `http` and `webhook` |
 //! | what may go wrong | [`Error`], [`Code`] |
 //!
-//! Features: `postgres`, `sqlite` and `tls` (all by default); `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers;
+//! Features: `postgres`, `sqlite` and `tls` (all by default); `surreal`, which brings SurrealDB along, under its own licence; `sqlx`, `sea-orm` and `diesel-async` for the transactions of these drivers;
 //! `http` for webhooks, `webhook` for verifying them alone; `axum`, or `tower` alone, for HTTP services that do a request once.
 
 /// The page on handlers: its examples are compiled.
@@ -85,12 +86,17 @@ struct HandlersPage;
 #[doc = include_str!("../../../docs/sagas.md")]
 struct SagasPage;
 
+/// The page on SurrealDB: its examples are compiled.
+#[cfg(all(doctest, feature = "surreal"))]
+#[doc = include_str!("../../../docs/surrealdb.md")]
+struct SurrealPage;
+
 /// The page on the ledger: its example is compiled.
 #[cfg(all(doctest, feature = "sqlite", feature = "sqlx", feature = "axum"))]
 #[doc = include_str!("../../../docs/ledger.md")]
 struct LedgerPage;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
 mod any;
 pub mod bulk;
 #[cfg(feature = "tower")]
@@ -98,10 +104,10 @@ pub mod idempotency;
 pub mod ledger;
 pub mod relay;
 pub mod saga;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
 mod url;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
 pub use any::AnyStore;
 pub use posthouse_core::*;
 pub use relay::Relay;
@@ -112,6 +118,9 @@ pub use posthouse_postgres as postgres;
 /// The SQLite store, and the outbox for an application's own transactions.
 #[cfg(feature = "sqlite")]
 pub use posthouse_sqlite as sqlite;
+/// The SurrealDB store, and the outbox for an application's own transactions.
+#[cfg(feature = "surreal")]
+pub use posthouse_surreal as surreal;
 /// Webhooks: a URL as a destination.
 #[cfg(feature = "http")]
 pub use posthouse_transports::http;

@@ -9,10 +9,12 @@ pub(crate) enum StoreUrl {
     Postgres { url: String, schema: Option<String> },
     /// A SQLite file.
     Sqlite { path: String },
+    /// A SurrealDB database: a server's, or one in a folder. The store itself knows what the URL says.
+    Surreal { url: String },
 }
 
 impl StoreUrl {
-    /// Reads `sqlite://path`, `sqlite:path`, `postgres://...` and `postgresql://...`.
+    /// Reads `sqlite://path`, `sqlite:path`, `postgres://...`, `postgresql://...`, `surrealdb://...` and `surrealkv://...`.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
         let Some((scheme, rest)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
             return Err(refused(format!("is not a URL; {KNOWN}")));
@@ -20,6 +22,7 @@ impl StoreUrl {
         match (scheme, rest.strip_prefix("//")) {
             ("sqlite", rest_of_url) => sqlite(rest_of_url.unwrap_or(rest)),
             ("postgres" | "postgresql", Some(_)) => postgres(url),
+            ("surrealdb" | "surrealkv", Some(_)) => surreal(url),
             _ => Err(refused(format!(
                 "{} is of no kind that is known; {KNOWN}",
                 shown(scheme, rest)
@@ -28,7 +31,8 @@ impl StoreUrl {
     }
 }
 
-const KNOWN: &str = "write sqlite://PATH or postgres://USER@HOST/DATABASE";
+const KNOWN: &str = "write sqlite://PATH or postgres://USER@HOST/DATABASE, or with the feature surreal \
+                     surrealdb://USER:PASSWORD@HOST/NAMESPACE/DATABASE or surrealkv://FOLDER";
 
 fn sqlite(path: &str) -> Result<StoreUrl, Error> {
     if path.is_empty() {
@@ -45,6 +49,12 @@ fn sqlite(path: &str) -> Result<StoreUrl, Error> {
         ));
     }
     Ok(StoreUrl::Sqlite { path: path.to_owned() })
+}
+
+fn surreal(url: &str) -> Result<StoreUrl, Error> {
+    #[cfg(feature = "surreal")]
+    posthouse_surreal::Address::parse(url)?;
+    Ok(StoreUrl::Surreal { url: url.to_owned() })
 }
 
 /// Takes `schema` out of the parameters: the driver does not know it.
@@ -97,9 +107,17 @@ pub(crate) fn without_secrets(url: &str) -> String {
     };
     let (place, query) = place.split_once('?').unwrap_or((place, ""));
     let harmless = |pair: &&str| {
-        ["schema=", "sslmode=", "sslrootcert="]
-            .iter()
-            .any(|name| pair.starts_with(name))
+        [
+            "schema=",
+            "sslmode=",
+            "sslrootcert=",
+            "tls=",
+            "namespace=",
+            "database=",
+            "sync=",
+        ]
+        .iter()
+        .any(|name| pair.starts_with(name))
     };
     let kept: Vec<_> = query.split('&').filter(harmless).collect();
     let at = if user.is_empty() { "" } else { "@" };
@@ -188,6 +206,14 @@ mod tests {
                 "postgres://u@h/d?sslmode=require",
             ),
             ("postgresql://h/d", "postgresql://h/d"),
+            (
+                "surrealdb://u:s3cret@h:8000/n/d?tls=true",
+                "surrealdb://u@h:8000/n/d?tls=true",
+            ),
+            (
+                "surrealkv://shop.db?namespace=n&database=d",
+                "surrealkv://shop.db?namespace=n&database=d",
+            ),
             ("mysql://u:s3cret@h/d", "***"),
             ("s3cret", "***"),
         ] {
@@ -209,6 +235,7 @@ mod tests {
             "root:s3cret@h/d",
             "s3cret",
             "postgres:root:s3cret@h",
+            "surrealdb:root:s3cret@h",
         ] {
             let problem = problem(url);
             assert!(!problem.contains("s3cret"), "{url}: {problem}");

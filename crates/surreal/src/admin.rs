@@ -19,7 +19,7 @@ use crate::{
     records::{self, Range, Run, count, get, name},
     saga, settings,
     settle::{self, RUN},
-    work::{Work, dedupe_name},
+    work::{Key, Taken, Work, dedupe_name, over},
 };
 
 const AUDIT: &str = "posthouse_audit";
@@ -75,8 +75,7 @@ pub(crate) async fn audit(on: &dyn Run, filter: &AuditFilter) -> Result<Vec<Audi
     let wanted = filter.page_size() as usize;
     // Ends: numbers fall.
     while found.len() < wanted {
-        let range = Range::all(AUDIT).below(name!(AUDIT, before));
-        let page = records::last::<Line>(on, range, PAGE).await?;
+        let page = records::last::<Line>(on, AUDIT, before, PAGE).await?;
         let Some((lowest, _)) = page.last() else { break };
         before = lowest.number(0)?;
         for (name, line) in page {
@@ -163,13 +162,14 @@ pub(crate) async fn list(on: &dyn Run, filter: &Filter) -> Result<Page, Error> {
         let Some(last) = seqs.last() else { break };
         (beyond, looked) = (*last, looked + seqs.len());
         let names: Vec<_> = seqs.iter().map(|seq| name!(MESSAGE, *seq)).collect();
-        let records = get::<Record>(on, &names).await?.into_iter().flatten();
-        found.extend(records.filter(|record| takes(filter, record)));
+        let records = get::<Record>(on, &names).await?.into_iter().flatten().collect();
+        let views = with_deadlines(on, records).await?;
+        found.extend(views.into_iter().filter(|view| filter.takes(view)));
     }
     let more = found.len() > wanted;
     found.truncate(wanted);
     let looked_to = (!over && !more).then_some(beyond);
-    Ok(Page::of(with_deadlines(on, found).await?, filter, looked_to))
+    Ok(Page::of(found, filter, looked_to))
 }
 
 /// The numbers of some messages beyond this one.
@@ -177,23 +177,9 @@ async fn page(on: &dyn Run, table: &'static str, beyond: i64, rising: bool) -> R
     let all = Range::all(table);
     let page = match rising {
         true => records::first::<Seq>(on, all.above(name!(table, beyond)), PAGE).await?,
-        false => records::last::<Seq>(on, all.below(name!(table, beyond)), PAGE).await?,
+        false => records::last::<Seq>(on, table, beyond, PAGE).await?,
     };
     page.iter().map(|(name, _)| name.number(0)).collect()
-}
-
-fn takes(filter: &Filter, record: &Record) -> bool {
-    let is = |wanted: &Option<String>, found: &String| wanted.as_ref().is_none_or(|wanted| wanted == found);
-    let created_at = Timestamp::from_micros(record.created_at);
-    is(&filter.namespace, &record.namespace)
-        && is(&filter.tenant, &record.tenant)
-        && is(&filter.topic, &record.topic)
-        && filter.state.is_none_or(|state| record.is(state))
-        && (filter.order_key.is_none() || filter.order_key == record.order_key)
-        && (filter.reason.is_none() || filter.reason == record.reason())
-        && (filter.code.is_none() || filter.code == record.last_code)
-        && filter.since.is_none_or(|since| created_at >= since)
-        && filter.until.is_none_or(|until| created_at < until)
 }
 
 /// How many messages there are. No more than so many of a kind are counted.
@@ -204,7 +190,7 @@ pub(crate) async fn counts(on: &dyn Run) -> Result<Counts, Error> {
         value: value.min(COUNTED_AT_MOST.into()),
         exact: value <= COUNTED_AT_MOST.into(),
     };
-    let plain = capped(count(on, Range::all(READY), most).await?);
+    let plain = records::first::<InLine>(on, Range::all(READY), most as usize).await?;
     let waiting = records::first::<InLine>(on, Range::all(SCHED), most as usize).await?;
     let keyed = records::first::<InLine>(on, Range::all(KEYED), most as usize).await?;
     let is_due = |line: &&InLine| line.due_at <= now;
@@ -219,7 +205,7 @@ pub(crate) async fn counts(on: &dyn Run) -> Result<Counts, Error> {
         value: value as u64,
         exact: all <= COUNTED_AT_MOST as usize,
     };
-    let ready = plain
+    let ready = capped(plain.len() as u64)
         .plus(exact(due_keyed, all_keyed))
         .plus(exact(due_alone, waiting.len()));
     let later_keyed = exact(all_keyed - due_keyed, all_keyed);
@@ -248,8 +234,7 @@ pub(crate) async fn counts(on: &dyn Run) -> Result<Counts, Error> {
         .filter_map(Record::key)
         .collect();
     let ended = count(on, Range::all(ENDED), most + u32::try_from(buried.len()).unwrap_or(0)).await?;
-    let first = records::first::<InLine>(on, Range::all(READY), most as usize).await?;
-    let due = first
+    let due = plain
         .iter()
         .map(|(_, line)| line)
         .chain(keyed.iter().map(|(_, line)| line))
@@ -431,10 +416,13 @@ pub(crate) async fn discard(work: &mut Work<'_>, id: MessageId, actor: &str, rea
     if state == State::Quarantined {
         ledger::message_ended(work, record.seq, &End::unsent(DeadReason::Cancelled)).await?;
     }
-    work.remove(record.seq).await?;
+    work.remove(&[record.seq]).await?;
     if let Some(name) = dedupe_name(&record) {
-        let taken: Option<crate::work::Taken> = work.get(name.clone()).await?;
-        if taken.is_some_and(|taken| taken.uuid == record.uuid) {
+        let taken: Option<Taken> = work.get(name.clone()).await?;
+        if let Some(taken) = taken.filter(|taken| taken.uuid == record.uuid) {
+            if let Some(at) = taken.ends_at {
+                work.drop(over(&name, at));
+            }
             work.drop(name);
         }
     }
@@ -442,11 +430,16 @@ pub(crate) async fn discard(work: &mut Work<'_>, id: MessageId, actor: &str, rea
     work.flush().await
 }
 
-/// Removes what ended long ago; at most `limit` of each kind.
-pub(crate) async fn prune(work: &mut Work<'_>, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
+/// Removes what ended long ago; at most `limit` of each kind. Answers the order keys of messages that are gone, too.
+pub(crate) async fn prune(
+    work: &mut Work<'_>,
+    older_than: Duration,
+    limit: u32,
+) -> Result<(Pruned, BTreeSet<Key>), Error> {
     let cutoff = work.now.saturating_sub(micros(older_than));
     let limit = limit as usize;
-    let messages = prune_messages(work, cutoff, limit).await?;
+    let mut keys = BTreeSet::new();
+    let messages = prune_messages(work, cutoff, limit, &mut keys).await?;
     let dedupe_keys = work.prune_dedupe(limit).await?;
     let entries = ledger::prune(work, limit).await?;
     let had = ledger::prune_inbox(work, cutoff, limit).await?;
@@ -454,17 +447,23 @@ pub(crate) async fn prune(work: &mut Work<'_>, older_than: Duration, limit: u32)
     let sagas = saga::prune(work, cutoff, limit).await?;
     work.flush().await?;
     let full = limit as u64;
-    Ok(Pruned {
+    let pruned = Pruned {
         messages,
         dedupe_keys,
         entries,
         inbox: had + steps,
         sagas,
         more: [messages, dedupe_keys, entries, had, steps, sagas].contains(&full),
-    })
+    };
+    Ok((pruned, keys))
 }
 
-async fn prune_messages(work: &mut Work<'_>, cutoff: i64, limit: usize) -> Result<u64, Error> {
+async fn prune_messages(
+    work: &mut Work<'_>,
+    cutoff: i64,
+    limit: usize,
+    keys: &mut BTreeSet<Key>,
+) -> Result<u64, Error> {
     let (mut gone, mut after) = (0, name!(ENDED, i64::MIN));
     // Ends: `after` rises with each page.
     while gone < limit as u64 {
@@ -475,16 +474,19 @@ async fn prune_messages(work: &mut Work<'_>, cutoff: i64, limit: usize) -> Resul
         let Some((last, _)) = page.last() else { break };
         after = last.clone();
         work.load(page.iter().map(|(_, line)| line.seq)).await?;
+        let mut old = Vec::new();
         for (_, line) in page {
             let Some(record) = work.message(line.seq).await? else {
                 continue;
             };
             let held = record.is(State::Dead) && saga::is_held_for(work, saga_of(&record)?).await?;
             if gone < limit as u64 && !record.blocks() && !held {
-                work.remove(record.seq).await?;
+                keys.extend(record.key());
+                old.push(record.seq);
                 gone += 1;
             }
         }
+        work.remove(&old).await?;
     }
     Ok(gone)
 }

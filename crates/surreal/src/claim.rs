@@ -4,13 +4,13 @@
 //! sequence, so the older comes first. Where a head comes first its key's run follows it, because all leases of a key must belong to one claim.
 
 use posthouse_core::{Claim, Claimed, Error, Event, LeaseToken, Timestamp};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
     error::internal,
     message::{BODY, Body, Deadline, HEAD, InLine, KEYED, LEASED, Lane, READY, SCHED, SCHED_TENANT, later},
     records::{self, Name, Part, Range, get, name},
-    work::{Key, Work, decide},
+    work::{Key, Work, decide, line_of},
 };
 
 /// How many fall due in one claim, beyond what it asks for.
@@ -21,6 +21,14 @@ const TENANTS: usize = 100;
 const FIRST_LOOK: usize = 16;
 /// The most that one look reads.
 const MOST_LOOK: usize = 1000;
+/// How often a claim that lost leaves more to others each time.
+const MOST_LOST: usize = 16;
+/// How many may have passed their deliver-by in the way of one claim: the next one goes on.
+const LAPSED: usize = 200;
+/// The most bytes of content that are read at once, but for one message that has more alone: a WebSocket takes no answer beyond 64 MiB.
+const ANSWERED: i64 = 16 << 20;
+/// How much of a key's run is read with its head.
+const BEGUN: usize = 4;
 
 /// What was granted, and what is known of the rest.
 pub(crate) struct Granted {
@@ -30,8 +38,14 @@ pub(crate) struct Granted {
     pub served: Option<Lane>,
 }
 
-/// Grants leases. What was chosen is written; the caller commits it.
-pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, served: Option<Lane>) -> Result<Granted, Error> {
+/// Grants leases. What was chosen is written; the caller commits it. One that has lost to others leaves some of what comes first to them: so many that claim at once
+/// soon take different ones.
+pub(crate) async fn claim(
+    work: &mut Work<'_>,
+    claim: &Claim,
+    served: Option<Lane>,
+    lost: usize,
+) -> Result<Granted, Error> {
     let all_fell_due = fall_due(work, claim, served.as_ref()).await?;
     work.flush().await?;
     let token = Work::token();
@@ -41,8 +55,21 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, served: Option<Lan
         bytes: 0,
         served,
         complete: all_fell_due,
+        passing: Passing {
+            left: fastrand::usize(0..=lost.min(MOST_LOST) * claim.batch as usize),
+            lapsed: 0,
+        },
     };
+    let leaves = choosing.passing.left > 0;
     choosing.choose(work).await?;
+    if leaves {
+        choosing.complete = false;
+        if choosing.chosen.is_empty() {
+            // There was not more than what it left.
+            choosing.passing.left = 0;
+            choosing.choose(work).await?;
+        }
+    }
     let Choosing {
         chosen,
         complete,
@@ -81,8 +108,18 @@ async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) 
 
 /// What was granted, with its content.
 async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<Vec<Claimed>, Error> {
-    let names: Vec<_> = chosen.iter().map(|seq| name!(BODY, *seq)).collect();
-    let bodies = get::<Body>(work.on, &names).await?;
+    let mut bodies = Vec::with_capacity(chosen.len());
+    let (mut names, mut bytes) = (Vec::new(), 0);
+    for seq in chosen {
+        let size = work.message(*seq).await?.map_or(0, |record| record.bytes);
+        if bytes + size > ANSWERED {
+            bodies.extend(get::<Body>(work.on, &std::mem::take(&mut names)).await?);
+            bytes = 0;
+        }
+        names.push(name!(BODY, *seq));
+        bytes += size;
+    }
+    bodies.extend(get::<Body>(work.on, &names).await?);
     let mut claimed = Vec::with_capacity(chosen.len());
     for (seq, body) in chosen.iter().zip(bodies) {
         let (Some(record), Some(body)) = (work.message(*seq).await?, body) else {
@@ -220,6 +257,24 @@ struct Choosing<'c> {
     bytes: u64,
     served: Option<Lane>,
     complete: bool,
+    passing: Passing,
+}
+
+/// What a claim passes by.
+struct Passing {
+    /// So many are left to others who claim at the same time.
+    left: usize,
+    /// How many have lapsed on the way.
+    lapsed: usize,
+}
+
+impl Passing {
+    /// Whether this one is left to others.
+    fn leaves(&mut self) -> bool {
+        let leaves = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        leaves
+    }
 }
 
 impl Choosing<'_> {
@@ -229,7 +284,7 @@ impl Choosing<'_> {
         let mut lanes: VecDeque<Line> = VecDeque::new();
         // Ends: each turn takes a message, or a lane is over.
         loop {
-            if self.chosen.len() >= self.claim.batch as usize {
+            if self.chosen.len() >= self.claim.batch as usize || self.passing.lapsed >= LAPSED {
                 self.complete = false;
                 return Ok(());
             }
@@ -241,7 +296,11 @@ impl Choosing<'_> {
                     None => return Ok(()),
                 },
             };
-            let Some(next) = line.next(work, self.claim).await? else {
+            let next = line.next(work, self.claim, &mut self.passing).await?;
+            if self.passing.lapsed >= LAPSED {
+                self.complete = false;
+            }
+            let Some(next) = next else {
                 continue;
             };
             let size = u64::try_from(next.bytes).unwrap_or(0);
@@ -357,6 +416,8 @@ struct Line {
     lane: Lane,
     ready: Stretch,
     heads: Stretch,
+    /// The beginnings of the runs of keys whose heads were read.
+    begun: BTreeMap<String, VecDeque<(i64, InLine)>>,
     run: Option<Run>,
 }
 
@@ -364,7 +425,7 @@ struct Line {
 struct Stretch {
     table: &'static str,
     read: VecDeque<(i64, InLine)>,
-    after: i64,
+    after: Option<Name>,
     limit: usize,
     over: bool,
 }
@@ -374,27 +435,29 @@ impl Stretch {
         Self {
             table,
             read: VecDeque::new(),
-            after: i64::MIN,
+            after: None,
             limit: FIRST_LOOK,
             over: false,
         }
     }
 
-    /// Reads on when everything read is taken.
-    async fn fill(&mut self, work: &Work<'_>, (namespace, tenant): &Lane) -> Result<(), Error> {
+    /// Reads on when everything read is taken. Whether it has.
+    async fn fill(&mut self, work: &Work<'_>, (namespace, tenant): &Lane) -> Result<bool, Error> {
         if self.over || !self.read.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        let range = Range::under(name!(self.table, namespace, tenant));
-        let range = range.above(name!(self.table, namespace, tenant, self.after));
+        let mut range = Range::under(name!(self.table, namespace, tenant));
+        if let Some(after) = self.after.take() {
+            range = range.above(after);
+        }
         let page = records::first::<InLine>(work.on, range, self.limit).await?;
         self.over = page.len() < self.limit;
         self.limit = (self.limit * 4).min(MOST_LOOK);
         for (name, in_line) in page {
-            self.after = name.number(2)?;
-            self.read.push_back((self.after, in_line));
+            self.read.push_back((name.number(2)?, in_line));
+            self.after = Some(name);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -404,22 +467,54 @@ impl Line {
             lane,
             ready: Stretch::new(READY),
             heads: Stretch::new(HEAD),
+            begun: BTreeMap::new(),
             run: None,
         }
     }
 
+    /// Reads what must be known of the keys whose heads were read, all at once: what holds them, and how their runs begin.
+    async fn look_ahead(&mut self, work: &mut Work<'_>, claim: &Claim) -> Result<(), Error> {
+        let heads = self.heads.read.iter();
+        let wanted: BTreeSet<_> = heads
+            .filter(|(_, head)| !claim.not_topics.contains(&head.topic))
+            .filter_map(|(_, head)| head.key.clone())
+            .collect();
+        let keys: Vec<Key> = wanted.into_iter().map(|key| (self.lane.clone(), key)).collect();
+        work.know_keys(keys.iter().cloned()).await?;
+        let ranges = keys.iter().map(line_of).collect();
+        let begun = records::first_each::<InLine>(work.on, ranges, BEGUN).await?;
+        for ((_, key), run) in keys.into_iter().zip(begun) {
+            let run: Result<_, Error> = run
+                .into_iter()
+                .map(|(name, in_line)| Ok((name.number(3)?, in_line)))
+                .collect();
+            self.begun.insert(key, run?);
+        }
+        Ok(())
+    }
+
     /// The next message of this lane that may be granted, the oldest first.
-    async fn next(&mut self, work: &mut Work<'_>, claim: &Claim) -> Result<Option<InLine>, Error> {
+    async fn next(
+        &mut self,
+        work: &mut Work<'_>,
+        claim: &Claim,
+        passing: &mut Passing,
+    ) -> Result<Option<InLine>, Error> {
         // Ends: each turn takes from a line, and lines are finite within one transaction.
         loop {
+            if passing.lapsed >= LAPSED {
+                return Ok(None);
+            }
             if let Some(run) = &mut self.run {
-                if let Some(next) = run.next(work, claim).await? {
+                if let Some(next) = run.next(work, claim, &mut passing.lapsed).await? {
                     return Ok(Some(next));
                 }
                 self.run = None;
             }
             self.ready.fill(work, &self.lane).await?;
-            self.heads.fill(work, &self.lane).await?;
+            if self.heads.fill(work, &self.lane).await? {
+                self.look_ahead(work, claim).await?;
+            }
             let place = |part: &Stretch| part.read.front().map(|(pos, _)| *pos);
             let ready_first = match (place(&self.ready), place(&self.heads)) {
                 (None, None) => return Ok(None),
@@ -430,21 +525,50 @@ impl Line {
                 let Some((pos, head)) = self.heads.read.pop_front() else {
                     continue;
                 };
-                self.run = Run::from(work, claim, &self.lane, pos, head).await?;
+                if !claim.not_topics.contains(&head.topic) && !passing.leaves() {
+                    self.run = self.run_from(work, pos, &head).await?;
+                }
                 continue;
             }
             let Some((_, ready)) = self.ready.read.pop_front() else {
                 continue;
             };
-            if claim.not_topics.contains(&ready.topic) {
+            if claim.not_topics.contains(&ready.topic) || passing.leaves() {
                 continue;
             }
             if ready.deliver_by.is_some_and(|at| at <= work.now) {
                 work.lapse(ready.seq).await?;
+                passing.lapsed += 1;
                 continue;
             }
             return Ok(Some(ready));
         }
+    }
+}
+
+impl Line {
+    /// The run that begins at a hint, if that is the first of its key and nothing holds it. If it is not, the hints of the key are taken away:
+    /// whoever frees it makes another.
+    async fn run_from(&self, work: &mut Work<'_>, pos: i64, head: &InLine) -> Result<Option<Run>, Error> {
+        let Some(order_key) = head.key.clone() else {
+            return Err(internal("a head has no key"));
+        };
+        let part = self.begun.get(&order_key).cloned().unwrap_or_default();
+        let key = (self.lane.clone(), order_key);
+        let first = part.front().map(|(first, _)| *first);
+        if work.is_free(&key, pos).await? && first == Some(pos) {
+            return Ok(Some(Run {
+                after: part.back().map_or(i64::MIN, |(pos, _)| *pos),
+                over: part.len() < BEGUN,
+                part,
+                key,
+            }));
+        }
+        work.unhint(&key, pos);
+        for (pos, _) in &part {
+            work.unhint(&key, *pos);
+        }
+        Ok(None)
     }
 }
 
@@ -457,48 +581,12 @@ struct Run {
 }
 
 impl Run {
-    /// The run that begins at a hint, if that is the first of its key and nothing holds it. If it is not, the hints of the key are taken away:
-    /// whoever frees it makes another.
-    async fn from(
-        work: &mut Work<'_>,
-        claim: &Claim,
-        lane: &Lane,
-        pos: i64,
-        head: InLine,
-    ) -> Result<Option<Self>, Error> {
-        let Some(order_key) = head.key.clone() else {
-            return Err(internal("a head has no key"));
-        };
-        if claim.not_topics.contains(&head.topic) {
-            return Ok(None);
-        }
-        let key = (lane.clone(), order_key);
-        let mut run = Self {
-            after: i64::MIN,
-            part: VecDeque::new(),
-            over: false,
-            key,
-        };
-        run.fill(work).await?;
-        let first = run.part.front().map(|(first, _)| *first);
-        if first == Some(pos) && work.is_free(&run.key, pos).await? {
-            return Ok(Some(run));
-        }
-        work.touch(&run.key).await?;
-        work.unhint(lane, pos);
-        for (pos, _) in &run.part {
-            work.unhint(lane, *pos);
-        }
-        Ok(None)
-    }
-
     async fn fill(&mut self, work: &Work<'_>) -> Result<(), Error> {
         if self.over || !self.part.is_empty() {
             return Ok(());
         }
         let ((namespace, tenant), order_key) = &self.key;
-        let range = Range::under(name!(KEYED, namespace, tenant, order_key));
-        let range = range.above(name!(KEYED, namespace, tenant, order_key, self.after));
+        let range = line_of(&self.key).above(name!(KEYED, namespace, tenant, order_key, self.after));
         let page = records::first::<InLine>(work.on, range, MOST_LOOK).await?;
         self.over = page.len() < MOST_LOOK;
         for (name, in_line) in page {
@@ -508,9 +596,12 @@ impl Run {
         Ok(())
     }
 
-    async fn next(&mut self, work: &mut Work<'_>, claim: &Claim) -> Result<Option<InLine>, Error> {
+    async fn next(&mut self, work: &mut Work<'_>, claim: &Claim, lapses: &mut usize) -> Result<Option<InLine>, Error> {
         // Ends: each turn takes one of the key.
         loop {
+            if *lapses >= LAPSED {
+                return Ok(None);
+            }
             self.fill(work).await?;
             let Some((pos, next)) = self.part.pop_front() else {
                 return Ok(None);
@@ -525,6 +616,7 @@ impl Run {
                 return Ok(Some(next));
             }
             work.lapse(next.seq).await?;
+            *lapses += 1;
             if next.blocks {
                 (self.over, self.part) = (true, VecDeque::new());
                 return Ok(None);

@@ -9,7 +9,7 @@ use crate::{
     message::{BODY, ID, Record, digest_of},
     records::{Name, name},
     settings::{Options, before_any_look},
-    work::{Taken, Work, dedupe_name, over},
+    work::{Taken, Work, dedupe_name, over, turn_name},
 };
 
 /// All of them, or none and an error. What the engine sends by itself takes no producer's turn.
@@ -42,6 +42,14 @@ pub(crate) async fn insert_all(
         }
     }
     let count = fresh.len();
+    if turns {
+        let of_key = |message: &Message| {
+            let lane = (message.namespace.clone(), message.tenant.clone());
+            Some(turn_name(&(lane, message.order_key.clone()?)))
+        };
+        work.prefetch(fresh.iter().filter_map(|(message, _)| of_key(message)))
+            .await?;
+    }
     for (at, (message, id)) in fresh.into_iter().enumerate() {
         let seq = work.number(count - at - 1).await?;
         let (mut record, body) = Record::new(message, id, seq, &work.rules);
@@ -88,31 +96,32 @@ struct Known {
 }
 
 impl Known {
-    async fn read(work: &Work<'_>, messages: &[Message]) -> Result<Self, Error> {
+    async fn read(work: &mut Work<'_>, messages: &[Message]) -> Result<Self, Error> {
         let ids: Vec<_> = messages
             .iter()
             .filter_map(|message| message.id)
             .map(|id| id.0)
             .collect();
         let names: Vec<_> = ids.iter().map(|id| name!(ID, *id)).collect();
-        let found = work.get_all::<Seq>(&names).await?;
-        let ids = ids
-            .into_iter()
-            .zip(found)
-            .map(|(id, found)| (id, found.map(|found| found.seq)));
         let mut known = Self {
-            ids: ids.collect(),
+            ids: BTreeMap::new(),
             keys: BTreeMap::new(),
             own: BTreeMap::new(),
         };
-        let names: Vec<_> = messages.iter().filter_map(key_of).collect();
-        for (name, taken) in names.iter().zip(work.get_all::<Taken>(&names).await?) {
+        work.prefetch(names.into_iter().chain(messages.iter().filter_map(key_of)))
+            .await?;
+        for id in ids {
+            let found: Option<Seq> = work.get(name!(ID, id)).await?;
+            known.ids.insert(id, found.map(|found| found.seq));
+        }
+        for name in messages.iter().filter_map(key_of) {
+            let taken: Option<Taken> = work.get(name.clone()).await?;
             let lasting = taken.filter(|taken| taken.ends_at.is_none_or(|at| at > work.now));
             let found = match lasting {
                 Some(taken) => Some((taken.uuid, digest_of(&taken.digest)?)),
                 None => None,
             };
-            known.keys.insert(name.clone(), found);
+            known.keys.insert(name, found);
         }
         Ok(known)
     }

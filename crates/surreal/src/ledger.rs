@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::{
     error::internal,
     insert::Seq,
-    message::{BODY, Body, ID, digest_of, micros},
+    message::{BODY, Body, ID, MESSAGE, digest_of, micros},
     records::{self, Name, Range, Run, name},
     work::Work,
 };
@@ -123,6 +123,11 @@ async fn change<T>(
     };
     let was = found.as_ref().and_then(|entry| entry.expires_at);
     let (entry, told) = rule(found, Timestamp::from_micros(work.now));
+    if entry.is_none() {
+        // What is decided on an entry that stays as it is, or is not there, must be so at the commit too: a message that ends without one must not be
+        // given one meanwhile.
+        records::watch::<Value>(work.on, &[name_of(key)]).await?;
+    }
     if let Some(entry) = entry {
         if let Some(at) = was.filter(|_| was != entry.expires_at) {
             work.drop(over(key, at));
@@ -164,7 +169,11 @@ pub(crate) async fn leave(work: &mut Work<'_>, hold: &Hold, message: MessageId) 
     // Any other would never end it.
     let seq: Option<Seq> = work.get(name!(ID, message.0)).await?;
     let (record, bound) = match seq {
-        Some(Seq { seq }) => (work.message(seq).await?, bound(work, seq).await?),
+        Some(Seq { seq }) => {
+            // Nor would one that ends meanwhile.
+            records::watch::<Value>(work.on, &[name!(MESSAGE, seq)]).await?;
+            (work.message(seq).await?, bound(work, seq).await?)
+        }
         None => (None, None),
     };
     let waits = record.is_some_and(|record| record.is(State::Pending));
@@ -205,6 +214,10 @@ async fn bound(work: &mut Work<'_>, seq: i64) -> Result<Option<Bound>, Error> {
 /// Whether messages may be sent. Those that may have their entries from now on. Not of who has lost his lease: nobody would ever end it.
 pub(crate) async fn clear(work: &mut Work<'_>, leases: &[Lease]) -> Result<Vec<Clearance>, Error> {
     let mut answers = Vec::with_capacity(leases.len());
+    // Whoever ends a message that has no entry yet writes none: he must not do it while it is given one here.
+    let under_keys = leases.iter().filter(|lease| lease.bound);
+    let messages: Vec<_> = under_keys.map(|lease| name!(MESSAGE, lease.seq)).collect();
+    records::watch::<Value>(work.on, &messages).await?;
     for lease in leases {
         let Some(Bound { id, key, fingerprint }) = bound(work, lease.seq).await? else {
             answers.push(Clearance::Send);
@@ -310,21 +323,27 @@ pub(crate) async fn prune(work: &mut Work<'_>, limit: usize) -> Result<u64, Erro
 
 /// Removes what consumers had at `cutoff` or before, of messages that nobody can deliver again; at most so many.
 pub(crate) async fn prune_inbox(work: &mut Work<'_>, cutoff: i64, limit: usize) -> Result<u64, Error> {
-    let range = Range::all(INBOX_AT).up_to(name!(INBOX_AT, cutoff, records::Part::End));
-    let old = records::first::<Value>(work.on, range, usize::MAX >> 1).await?;
-    let mut gone = 0;
-    for (name, _) in old {
-        if gone == limit as u64 {
-            break;
-        }
-        let Some(records::Part::Uuid(message)) = name.parts.get(2).cloned() else {
-            continue;
+    let all = Range::all(INBOX_AT).up_to(name!(INBOX_AT, cutoff, records::Part::End));
+    let (mut gone, mut looked, mut range) = (0, 0, all.clone());
+    // Ends: each page is behind the one before, and the number of looks is bounded: most are of messages that are gone.
+    while gone < limit as u64 && looked < 10 * limit {
+        let page = records::first::<Value>(work.on, range, PAGE).await?;
+        let Some((last, _)) = page.last() else { break };
+        (looked, range) = (looked + page.len(), all.clone().above(last.clone()));
+        let message = |name: &Name| match name.parts.get(2) {
+            Some(records::Part::Uuid(message)) => Ok(*message),
+            other => Err(internal(format!("not a message in an id: {other:?}"))),
         };
-        if work.get::<Seq>(name!(ID, message)).await?.is_none() {
-            let consumer = name.text(1)?.to_owned();
-            work.drop(name!(INBOX, &consumer, message));
-            work.drop(name);
-            gone += 1;
+        let ids: Result<Vec<_>, Error> = page.iter().map(|(name, _)| Ok(name!(ID, message(name)?))).collect();
+        work.prefetch(ids?).await?;
+        for (name, _) in page {
+            let message = message(&name)?;
+            if gone < limit as u64 && work.get::<Seq>(name!(ID, message)).await?.is_none() {
+                let consumer = name.text(1)?.to_owned();
+                work.drop(name!(INBOX, &consumer, message));
+                work.drop(name);
+                gone += 1;
+            }
         }
     }
     Ok(gone)

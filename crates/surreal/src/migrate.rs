@@ -3,12 +3,9 @@
 //! The database keeps its version and the oldest program that can still work with it; [`posthouse_core::schema`] has the rule.
 
 use posthouse_core::{Error, Migration, SchemaVersion, Upgrade};
-use surrealdb::{Connection, types::SurrealValue};
+use surrealdb::types::SurrealValue;
 
-use crate::{
-    error::from_surreal,
-    records::{self, Run, name},
-};
+use crate::records::{self, Run, name};
 
 const SCHEMA: &str = "posthouse_schema";
 
@@ -25,21 +22,8 @@ struct Kept {
     oldest: i64,
 }
 
-/// Brings the schema up to date. Of two that do it at once, one is told of the conflict, looks again, and finds it done.
-pub(crate) async fn migrate<C: Connection>(db: &surrealdb::Surreal<C>, place: &str) -> Result<Upgrade, Error> {
-    let tx = db.clone().begin().await.map_err(from_surreal)?;
-    let upgrade = match apply(&tx, place).await {
-        Ok(upgrade) => upgrade,
-        Err(error) => {
-            tx.cancel().await.map_err(from_surreal)?;
-            return Err(error);
-        }
-    };
-    tx.commit().await.map_err(from_surreal)?;
-    Ok(upgrade)
-}
-
-async fn apply(tx: &dyn Run, place: &str) -> Result<Upgrade, Error> {
+/// Brings the schema up to date.
+pub(crate) async fn migrate(tx: &dyn Run, place: &str) -> Result<Upgrade, Error> {
     let upgrade = plan(tx, place).await?;
     for wanted in &upgrade.migrations {
         for (_, _, sql) in MIGRATIONS.iter().filter(|(version, ..)| *version == wanted.version) {
@@ -56,8 +40,17 @@ async fn apply(tx: &dyn Run, place: &str) -> Result<Upgrade, Error> {
 
 /// What a migration would do. Changes nothing.
 pub(crate) async fn plan(tx: &dyn Run, place: &str) -> Result<Upgrade, Error> {
+    planned(place, found(tx).await?)
+}
+
+/// What a migration would do where there is no database yet.
+pub(crate) fn from_nothing(place: &str) -> Result<Upgrade, Error> {
+    planned(place, None)
+}
+
+fn planned(place: &str, found: Option<SchemaVersion>) -> Result<Upgrade, Error> {
     let all = MIGRATIONS.map(|(version, name, _)| Migration { version, name });
-    Upgrade::plan(place, found(tx).await?, TARGET, all, 0)
+    Upgrade::plan(place, found, TARGET, all, 0)
 }
 
 /// Refuses a database that this program cannot work with, and says what to do.

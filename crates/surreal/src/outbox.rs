@@ -14,6 +14,8 @@ use crate::{insert::insert_all, ledger, records::Run, saga, settings::Options, s
 ///
 /// SurrealDB looks for conflicts when a transaction is committed, and not before. So the commit may fail with a conflict: nothing of the transaction was done
 /// then, and the application runs it again.
+///
+/// When one of these verbs fails, cancel the transaction: a part of what it was to write may be in it, and a statement that failed keeps nobody from committing the rest.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
     options: Options,

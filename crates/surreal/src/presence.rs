@@ -17,7 +17,6 @@ use crate::{
 
 const RELAY: &str = "posthouse_relay";
 const PAUSE: &str = "posthouse_pause";
-const ALL: usize = usize::MAX >> 1;
 
 /// The last word of a relay, as JSON.
 #[derive(Clone, Debug, SurrealValue)]
@@ -41,7 +40,7 @@ struct Paused {
 /// Keeps what a relay tells, forgets those that are silent, and answers what is paused.
 pub(crate) async fn heartbeat(work: &mut Work<'_>, relay: &Relay, ttl: Duration) -> Result<Vec<Pause>, Error> {
     let now = work.now;
-    let known = records::first::<Told>(work.on, Range::all(RELAY), ALL).await?;
+    let known = records::first::<Told>(work.on, Range::all(RELAY), records::ALL).await?;
     let own = name!(RELAY, &relay.name);
     let mut started_at = now;
     for (name, told) in known {
@@ -83,7 +82,7 @@ pub(crate) async fn relays(on: &dyn Run) -> Result<Vec<RelayView>, Error> {
             live: told.until > now,
         })
     };
-    let all = records::first::<Told>(on, Range::all(RELAY), ALL).await?;
+    let all = records::first::<Told>(on, Range::all(RELAY), records::ALL).await?;
     all.into_iter().map(view).collect()
 }
 
@@ -96,7 +95,7 @@ pub(crate) async fn pauses(on: &dyn Run) -> Result<Vec<Pause>, Error> {
             reason: paused.reason,
         })
     };
-    let all = records::first::<Paused>(on, Range::all(PAUSE), ALL).await?;
+    let all = records::first::<Paused>(on, Range::all(PAUSE), records::ALL).await?;
     all.into_iter().map(pause).collect()
 }
 

@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 use posthouse_core::Error;
-use std::ops::Bound;
+use std::{
+    ops::Bound,
+    sync::atomic::{AtomicBool, Ordering},
+};
 use surrealdb::{
     Connection,
     method::Transaction,
@@ -10,15 +13,23 @@ use surrealdb::{
 };
 use uuid::Uuid;
 
-use crate::error::{from_surreal, internal};
+use crate::{
+    database::in_time,
+    error::{from_surreal, internal},
+    settings::BEGIN,
+};
 
 const GET: &str = include_str!("../sql/get.surql");
 const WATCH: &str = include_str!("../sql/watch.surql");
-const FIRST: &str = include_str!("../sql/first.surql");
-const LAST: &str = include_str!("../sql/last.surql");
+const FIRST_EACH: &str = include_str!("../sql/first_each.surql");
+const NEWEST: &str = include_str!("../sql/newest.surql");
+const DROP: &str = include_str!("../sql/drop.surql");
 const COUNT: &str = include_str!("../sql/count.surql");
 const WRITE: &str = include_str!("../sql/write.surql");
 const DRAW: &str = include_str!("../sql/draw.surql");
+
+/// Statements that write nothing. Numbers are drawn outside of transactions.
+const READS: [&str; 7] = [GET, WATCH, FIRST_EACH, NEWEST, COUNT, DRAW, BEGIN];
 
 /// A transaction that runs the statements of this store: SurrealDB's own, of whatever engine.
 #[async_trait]
@@ -35,9 +46,43 @@ impl<C: Connection> Run for Transaction<C> {
         for value in values {
             query = query.bind(value);
         }
-        let mut answers = query.await.and_then(|all| all.check()).map_err(from_surreal)?;
+        let answers = async { query.await.and_then(|all| all.check()).map_err(from_surreal) };
+        let mut answers = in_time(answers).await?;
         let count = answers.num_statements();
         (0..count).map(|at| answers.take(at).map_err(from_surreal)).collect()
+    }
+}
+
+/// A transaction that knows whether it has written anything.
+pub(crate) struct Written<T> {
+    tx: T,
+    written: AtomicBool,
+}
+
+impl<T> Written<T> {
+    pub const fn new(tx: T) -> Self {
+        Self {
+            tx,
+            written: AtomicBool::new(false),
+        }
+    }
+
+    pub fn has_written(&self) -> bool {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub fn into_inner(self) -> T {
+        self.tx
+    }
+}
+
+#[async_trait]
+impl<T: Run> Run for Written<T> {
+    async fn run(&self, sql: &'static str, values: Vec<(&'static str, Value)>) -> Result<Vec<Value>, Error> {
+        if !READS.contains(&sql) {
+            self.written.store(true, Ordering::Relaxed);
+        }
+        self.tx.run(sql, values).await
     }
 }
 
@@ -225,30 +270,83 @@ pub(crate) async fn get_one<T: SurrealValue>(on: &dyn Run, name: Name) -> Result
     Ok(get(on, &[name]).await?.pop().flatten())
 }
 
+/// As many as there are: SurrealDB takes no larger bound.
+pub(crate) const ALL: usize = i32::MAX as usize;
+
 /// The first of a range, at most so many, with their names.
 pub(crate) async fn first<T: SurrealValue>(on: &dyn Run, range: Range, most: usize) -> Result<Vec<(Name, T)>, Error> {
-    read_range(on, FIRST, range, most).await
+    Ok(first_each(on, vec![range], most).await?.pop().unwrap_or_default())
 }
 
-/// The last of a range, the last of all in front.
-pub(crate) async fn last<T: SurrealValue>(on: &dyn Run, range: Range, most: usize) -> Result<Vec<(Name, T)>, Error> {
-    read_range(on, LAST, range, most).await
-}
-
-async fn read_range<T: SurrealValue>(
+/// The first of each of these ranges, at most so many of each.
+pub(crate) async fn first_each<T: SurrealValue>(
     on: &dyn Run,
-    sql: &'static str,
-    range: Range,
+    ranges: Vec<Range>,
+    most: usize,
+) -> Result<Vec<Vec<(Name, T)>>, Error> {
+    let mut found = Vec::with_capacity(ranges.len());
+    for some in ranges.chunks(ASKED) {
+        let values = Value::Array(
+            some.iter()
+                .map(|range| range.clone().value())
+                .collect::<Vec<_>>()
+                .into(),
+        );
+        let most = Value::from_t(i64::try_from(most).unwrap_or(i64::MAX));
+        let Some(Value::Array(each)) = on
+            .run(FIRST_EACH, vec![("ranges", values), ("most", most)])
+            .await?
+            .pop()
+        else {
+            return Err(internal("a read answered no list"));
+        };
+        for (range, rows) in some.iter().zip(each) {
+            let table = range.table;
+            let read = read_rows::<T>(rows)?.into_iter();
+            found.push(read.map(|(parts, record)| (Name { table, parts }, record)).collect());
+        }
+    }
+    Ok(found)
+}
+
+/// The most ranges that are asked for at once.
+const ASKED: usize = 500;
+
+/// The last records of a table whose ids are one number each, below this one; the last of all in front. SurrealDB reads a range from its beginning alone, so
+/// stretches of numbers are read, ever longer ones where little is found.
+pub(crate) async fn last<T: SurrealValue>(
+    on: &dyn Run,
+    table: &'static str,
+    below: i64,
     most: usize,
 ) -> Result<Vec<(Name, T)>, Error> {
-    let table = range.table;
-    let most = Value::from_t(i64::try_from(most).unwrap_or(i64::MAX));
-    let found = rows::<T>(on.run(sql, vec![("range", range.value()), ("most", most)]).await?)?;
-    Ok(found
-        .into_iter()
-        .map(|(parts, record)| (Name { table, parts }, record))
-        .collect())
+    let newest = rows::<Value>(on.run(NEWEST, vec![("table", Value::String(table.to_owned()))]).await?)?;
+    let Some((parts, _)) = newest.into_iter().next() else {
+        return Ok(Vec::new());
+    };
+    let newest = Name { table, parts }.number(0)?;
+    let (mut above, mut width, mut found) = (below.min(newest.saturating_add(1)), STRETCH, Vec::new());
+    // Ends: `above` falls, or a stretch that holds too much becomes shorter.
+    while found.len() < most && above > 0 {
+        let from = above.saturating_sub(width).max(0);
+        let stretch = Range::all(table)
+            .above(name!(table, from - 1))
+            .below(name!(table, above));
+        let page = first::<T>(on, stretch, STRETCH_MOST).await?;
+        if page.len() == STRETCH_MOST && width > STRETCH {
+            width /= 4;
+            continue;
+        }
+        found.extend(page.into_iter().rev());
+        (above, width) = (from, width.saturating_mul(4));
+    }
+    found.truncate(most);
+    Ok(found)
 }
+
+/// How many numbers the first stretch has, and the most records that one is read with: the first always fits.
+const STRETCH: i64 = 1024;
+const STRETCH_MOST: usize = 2048;
 
 /// How many there are in a range; it is not counted further than so many.
 pub(crate) async fn count(on: &dyn Run, range: Range, most: u32) -> Result<u64, Error> {
@@ -260,7 +358,11 @@ pub(crate) async fn count(on: &dyn Run, range: Range, most: u32) -> Result<u64, 
 
 /// The records that the last statement returned, with the parts of their ids.
 fn rows<T: SurrealValue>(mut answers: Vec<Value>) -> Result<Vec<(Vec<Part>, T)>, Error> {
-    let Some(Value::Array(rows)) = answers.pop() else {
+    read_rows(answers.pop().unwrap_or_default())
+}
+
+fn read_rows<T: SurrealValue>(rows: Value) -> Result<Vec<(Vec<Part>, T)>, Error> {
+    let Value::Array(rows) = rows else {
         return Err(internal("a read answered no list"));
     };
     let mut read = Vec::new();
@@ -279,41 +381,63 @@ fn rows<T: SurrealValue>(mut answers: Vec<Value>) -> Result<Vec<(Vec<Part>, T)>,
     Ok(read)
 }
 
-/// Writes records as a whole, and takes others away.
+/// Writes records as a whole, and takes others away. Whatever is taken away is so before anything is made.
 pub(crate) async fn write(
     on: &dyn Run,
     puts: impl IntoIterator<Item = (Name, Value)>,
     drops: impl IntoIterator<Item = Name>,
 ) -> Result<(), Error> {
-    let put = |(name, content): (Name, Value)| {
-        let mut one = Object::new();
-        one.insert("id", name.id());
-        one.insert("content", content);
-        Value::Object(one)
-    };
-    let mut drops: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
-    let puts: Vec<_> = puts
-        .into_iter()
-        .map(|(name, content)| {
+    let puts: Vec<_> = puts.into_iter().collect();
+    let list = |values: Vec<Value>| Value::Array(values.into());
+    let dropped: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
+    for some in dropped.chunks(WRITTEN) {
+        on.run(DROP, vec![("drops", list(some.to_vec()))]).await?;
+    }
+    let mut puts = puts.into_iter().peekable();
+    // Ends: each turn takes one at least.
+    while let Some((name, content)) = puts.next() {
+        let (mut weight, mut drops) = (weight(&content), vec![name.id()]);
+        let (first, mut rest) = (put(&name, content), Vec::new());
+        let fits = |(_, content): &(Name, Value), weight: usize, count: usize| {
+            count < WRITTEN && weight + self::weight(content) <= WEIGHT
+        };
+        while let Some((name, content)) = puts.next_if(|next| fits(next, weight, drops.len())) {
+            weight += self::weight(&content);
             drops.push(name.id());
-            put((name, content))
-        })
-        .collect();
-    let list = |values: &[Value]| Value::Array(values.to_vec().into());
-    let (mut puts, mut drops) = (puts.as_slice(), drops.as_slice());
-    // Whatever is taken away is so before anything is made.
-    while !puts.is_empty() || !drops.is_empty() {
-        let (gone, left) = drops.split_at(drops.len().min(WRITTEN));
-        let most = if left.is_empty() { WRITTEN } else { 0 };
-        let (some, rest) = puts.split_at(puts.len().min(most));
-        on.run(WRITE, vec![("puts", list(some)), ("drops", list(gone))]).await?;
-        (puts, drops) = (rest, left);
+            rest.push(put(&name, content));
+        }
+        let values = vec![("drops", list(drops)), ("first", first), ("rest", list(rest))];
+        if on.run(WRITE, values).await?.last() != Some(&Value::Bool(true)) {
+            return Err(Error::Denied(
+                "this user may not write to the tables of Posthouse; the role EDITOR of the database may".to_owned(),
+            ));
+        }
     }
     Ok(())
 }
 
+fn put(name: &Name, content: Value) -> Value {
+    let mut one = Object::new();
+    one.insert("id", name.id());
+    one.insert("content", content);
+    Value::Object(one)
+}
+
+/// About how many bytes a record has on its way.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Bytes(bytes) => bytes.as_ref().len(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + weight(value)).sum(),
+        Value::Array(values) => values.iter().map(weight).sum(),
+        _ => 8,
+    }
+}
+
 /// The most that one statement writes: it takes the longer for each, the more they are.
 const WRITTEN: usize = 500;
+/// The most bytes of them, but for one that has more alone: a WebSocket takes no statement beyond 64 MiB.
+const WEIGHT: usize = 4 << 20;
 
 /// The most that are drawn at once: SurrealDB bounds what one function answers.
 const DRAWN: usize = 1000;

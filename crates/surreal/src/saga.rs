@@ -207,9 +207,14 @@ fn write_down(work: &mut Work<'_>, saga: &mut Stored, actor: &str, log: &[Happen
     }
 }
 
+/// Where a saga is kept.
+pub(crate) fn name_of(id: SagaId) -> Name {
+    name!(SAGA, id.0)
+}
+
 /// Changes a saga that is as it was when this was decided, or answers [`Verdict::Stale`]: then the caller undoes what is written.
 pub(crate) async fn change(work: &mut Work<'_>, options: &Options, change: &Change) -> Result<Verdict, Error> {
-    let name = name!(SAGA, change.owner.id.0);
+    let name = name_of(change.owner.id);
     let expected = i64::try_from(change.expected).unwrap_or(i64::MAX);
     let found = work.get::<Stored>(name.clone()).await?;
     let Some(mut saga) = found.filter(|saga| saga.revision == expected) else {
@@ -330,8 +335,7 @@ pub(crate) async fn list(on: &dyn Run, filter: &SagaFilter) -> Result<SagaPage, 
     let wanted = filter.page_size() as usize + 1;
     // Ends: numbers fall.
     while rows.len() < wanted {
-        let range = Range::all(BY_NUMBER).below(name!(BY_NUMBER, below));
-        let page = records::last::<Of>(on, range, PAGE).await?;
+        let page = records::last::<Of>(on, BY_NUMBER, below, PAGE).await?;
         let Some((lowest, _)) = page.last() else { break };
         below = lowest.number(0)?;
         let names: Vec<_> = page.iter().map(|(_, of)| name!(SAGA, of.saga)).collect();
@@ -378,7 +382,7 @@ pub(crate) async fn prune(work: &mut Work<'_>, cutoff: i64, limit: usize) -> Res
         let Some(saga) = work.get::<Stored>(name!(SAGA, id)).await? else {
             continue;
         };
-        for (line, _) in records::first::<Value>(work.on, Range::under(name!(LOG, id)), usize::MAX >> 1).await? {
+        for (line, _) in records::first::<Value>(work.on, Range::under(name!(LOG, id)), records::ALL).await? {
             work.drop(line);
         }
         work.drop(saga.key_name());

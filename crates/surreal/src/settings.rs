@@ -10,11 +10,11 @@ use crate::{
     records::{Run, name, write},
 };
 
-const BEGIN: &str = include_str!("../sql/begin.surql");
+pub(crate) const BEGIN: &str = include_str!("../sql/begin.surql");
 const SETTINGS: &str = "posthouse_settings";
 
 /// What a deployment of the store may choose. The defaults are those of every store. What was written by
-/// [`configure`](crate::Surreal::configure) stands before it.
+/// [`configure`](crate::SurrealDb::configure) stands before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How large a message may be.

@@ -20,7 +20,7 @@ use crate::{
     records::{self, Range, Run, get, name, watch},
     saga,
     settings::{self, Options},
-    work::{Key, Work},
+    work::{Key, Work, dedupe_name},
 };
 
 pub(crate) const ATTEMPT: &str = "posthouse_attempt";
@@ -66,13 +66,32 @@ pub(crate) async fn settle(
     batch: &[Settlement],
 ) -> Result<Vec<Verdict>, Error> {
     let mut ending = Ending::begin(work, options, batch, false).await?;
-    let mut verdicts = Vec::with_capacity(batch.len());
-    // In the order of the batch, because the first of two settlements for a lease wins.
-    for settlement in batch {
-        verdicts.push(ending.one(settlement, batch).await?);
+    // What a settlement has changed that is refused after all must go: then it is begun anew without that one.
+    let before = batch.iter().any(may_be_refused).then(|| ending.work.clone());
+    let mut refused: BTreeMap<usize, Verdict> = BTreeMap::new();
+    // Ends: one more is left out each time.
+    loop {
+        let (verdicts, spoilt) = ending.all(batch, &refused).await?;
+        match (spoilt, &before) {
+            (None, _) => {
+                work.flush().await?;
+                let verdicts = verdicts.into_iter().enumerate();
+                return Ok(verdicts
+                    .filter_map(|(at, verdict)| verdict.or_else(|| refused.remove(&at)))
+                    .collect());
+            }
+            (Some(verdict), Some(before)) => {
+                refused.insert(verdicts.len(), verdict);
+                *ending.work = before.clone();
+            }
+            (Some(_), None) => return Err(internal("a settlement was refused that brings nothing along")),
+        }
     }
-    work.flush().await?;
-    Ok(verdicts)
+}
+
+/// Whether more than its lease decides about it.
+fn may_be_refused(settlement: &Settlement) -> bool {
+    !settlement.follow_ups.is_empty() || settlement.saga.is_some()
 }
 
 /// Ends one lease in the caller's transaction.
@@ -101,6 +120,7 @@ impl<'w, 't> Ending<'w, 't> {
     ) -> Result<Self, Error> {
         let seqs: BTreeSet<_> = batch.iter().map(|settlement| settlement.lease.seq).collect();
         work.load(seqs.iter().copied()).await?;
+        look_ahead(work, batch).await?;
         // Whoever takes a lease back must hear of a renewal that comes first.
         let watched: BTreeSet<_> = batch.iter().filter(|s| s.is_expiry()).map(|s| s.lease.seq).collect();
         let mut deadlines = BTreeMap::new();
@@ -131,6 +151,27 @@ impl<'w, 't> Ending<'w, 't> {
         same && until.is_some_and(|deadline| (deadline.until <= self.work.now) == expiry)
     }
 
+    /// In the order of the batch, because the first of two settlements for a lease wins. Those that are known to be refused are left out; the
+    /// first of the others that is ends it.
+    async fn all(
+        &mut self,
+        batch: &[Settlement],
+        refused: &BTreeMap<usize, Verdict>,
+    ) -> Result<(Vec<Option<Verdict>>, Option<Verdict>), Error> {
+        let mut verdicts = Vec::with_capacity(batch.len());
+        for (at, settlement) in batch.iter().enumerate() {
+            if refused.contains_key(&at) {
+                verdicts.push(None);
+                continue;
+            }
+            match self.one(settlement, batch).await? {
+                spoilt @ (Verdict::Refused(_) | Verdict::Stale) => return Ok((verdicts, Some(spoilt))),
+                verdict => verdicts.push(Some(verdict)),
+            }
+        }
+        Ok((verdicts, None))
+    }
+
     async fn one(&mut self, settlement: &Settlement, batch: &[Settlement]) -> Result<Verdict, Error> {
         let lease = &settlement.lease;
         let record = self
@@ -145,24 +186,9 @@ impl<'w, 't> Ending<'w, 't> {
             let repeated = !self.own && self.settled_before(&record, settlement).await?;
             return Ok(if repeated { Verdict::Settled } else { Verdict::LeaseLost });
         }
-        // Without followers there is nothing to refuse.
-        if settlement.follow_ups.is_empty() && settlement.saga.is_none() {
-            self.end(settlement, &record, batch).await?;
-            return Ok(Verdict::Settled);
-        }
-        let before = self.work.clone();
-        let verdict = self.end(settlement, &record, batch).await;
-        match verdict {
-            Err(error) if error.retryable() => Err(error),
-            Err(error) => {
-                *self.work = before;
-                Ok(Verdict::Refused(error))
-            }
-            Ok(Verdict::Stale) => {
-                *self.work = before;
-                Ok(Verdict::Stale)
-            }
-            Ok(verdict) => Ok(verdict),
+        match self.end(settlement, &record, batch).await {
+            Err(error) if may_be_refused(settlement) && !error.retryable() => Ok(Verdict::Refused(error)),
+            ended => ended,
         }
     }
 
@@ -251,8 +277,8 @@ impl<'w, 't> Ending<'w, 't> {
         let token = settlement.lease.token;
         let ended = |id: Uuid| {
             let mut own = batch.iter().filter(|other| other.lease.id.0 == id);
-            // An expiry of what is live ends nothing, and a follow-up may be refused.
-            own.any(|other| other.lease.token == token && !other.is_expiry() && other.follow_ups.is_empty())
+            // An expiry of what is live ends nothing, and what brings more along may be refused.
+            own.any(|other| other.lease.token == token && !other.is_expiry() && !may_be_refused(other))
         };
         let mut rest = Vec::new();
         for later in self.leased_of(&key).await? {
@@ -277,7 +303,7 @@ impl<'w, 't> Ending<'w, 't> {
     async fn leased_of(&mut self, key: &Key) -> Result<Vec<Record>, Error> {
         let ((namespace, tenant), order_key) = key;
         let range = Range::under(name!(RUN, namespace, tenant, order_key));
-        let leased = records::first::<InLine>(self.work.on, range, usize::MAX >> 1).await?;
+        let leased = records::first::<InLine>(self.work.on, range, records::ALL).await?;
         let seqs: Vec<_> = leased.into_iter().map(|(_, leased)| leased.seq).collect();
         self.work.load(seqs.iter().copied()).await?;
         let mut found = Vec::new();
@@ -300,6 +326,28 @@ impl<'w, 't> Ending<'w, 't> {
             .await?;
         Ok(())
     }
+}
+
+/// Reads what will be asked for, all at once.
+async fn look_ahead(work: &mut Work<'_>, batch: &[Settlement]) -> Result<(), Error> {
+    let (mut names, mut keys, mut numbers) = (Vec::new(), Vec::new(), 0);
+    for settlement in batch {
+        let Some(record) = work.message(settlement.lease.seq).await? else {
+            continue;
+        };
+        names.extend(dedupe_name(&record));
+        keys.extend(record.key());
+        numbers += usize::from(record.order_key.is_none() && settlement.step.standing.state == State::Pending);
+        numbers += settlement.follow_ups.len();
+        if let Some(change) = &settlement.saga {
+            names.push(saga::name_of(change.owner.id));
+            numbers += change.sends.len();
+        }
+    }
+    work.prefetch(names).await?;
+    work.know_keys(keys).await?;
+    work.foresee(numbers);
+    Ok(())
 }
 
 /// The leased messages of a key: run:[namespace, tenant, key, place].
@@ -329,10 +377,10 @@ pub(crate) async fn renew(on: &dyn Run, leases: &[Lease], by: Duration) -> Resul
     Ok(answers)
 }
 
-/// Leases that ran out, by number, from above `after`; and what is left of leases that others have ended.
+/// Leases that ran out, by number, from above `after`. What is left of leases that handlers have ended in their own transactions is taken away.
 pub(crate) async fn expired(on: &dyn Run, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
     let (now, _) = settings::look(on).await?;
-    let (mut ran_out, mut after) = (Vec::new(), after);
+    let (mut ran_out, mut left, mut after) = (Vec::new(), Vec::new(), after);
     // Ends: `after` rises with each page.
     while ran_out.len() < limit as usize {
         let range = Range::all(LEASED).above(name!(LEASED, after));
@@ -346,40 +394,23 @@ pub(crate) async fn expired(on: &dyn Run, after: i64, limit: u32) -> Result<Vec<
             .map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?)))
             .collect();
         let records = get::<Record>(on, &names?).await?;
-        for ((_, deadline), record) in past.into_iter().zip(records) {
-            if let Some(record) = record.filter(|record| record.token == Some(deadline.token)) {
-                ran_out.push(record.lease(LeaseToken(deadline.token))?);
+        for ((name, deadline), record) in past.into_iter().zip(records) {
+            match record.filter(|record| record.token == Some(deadline.token)) {
+                Some(record) => ran_out.push(record.lease(LeaseToken(deadline.token))?),
+                None => left.push(name),
             }
         }
         if !full {
             break;
         }
     }
+    records::write(on, [], left).await?;
     ran_out.truncate(limit as usize);
     Ok(ran_out)
 }
 
 /// How many records are looked at at a time.
 const PAGE: usize = 500;
-
-/// Takes away the deadlines of leases that handlers have ended in their own transactions.
-pub(crate) async fn tidy(on: &dyn Run) -> Result<(), Error> {
-    let (now, _) = settings::look(on).await?;
-    let page = records::first::<Deadline>(on, Range::all(LEASED), PAGE).await?;
-    let past: Vec<_> = page.into_iter().filter(|(_, deadline)| deadline.until <= now).collect();
-    let names: Result<Vec<_>, Error> = past
-        .iter()
-        .map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?)))
-        .collect();
-    let records = get::<Record>(on, &names?).await?;
-    let over = past.into_iter().zip(records).filter(|((_, deadline), record)| {
-        let own = record
-            .as_ref()
-            .is_some_and(|record| record.token == Some(deadline.token));
-        !own
-    });
-    records::write(on, [], over.map(|((name, _), _)| name)).await
-}
 
 pub(crate) async fn fates(on: &dyn Run, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
     let names: Vec<_> = leases.iter().map(|lease| name!(MESSAGE, lease.seq)).collect();
@@ -414,7 +445,7 @@ pub(crate) async fn earlier_receipts(on: &dyn Run, effects: &[Effect]) -> Result
 
 /// The evidence of one message, oldest first.
 pub(crate) async fn attempts(on: &dyn Run, seq: i64) -> Result<Vec<Attempt>, Error> {
-    let kept = records::first::<Kept>(on, Range::under(name!(ATTEMPT, seq)), usize::MAX >> 1).await?;
+    let kept = records::first::<Kept>(on, Range::under(name!(ATTEMPT, seq)), records::ALL).await?;
     let attempt = |(name, kept): (records::Name, Kept)| {
         Ok(Attempt {
             epoch: name.number(1)?.unsigned_abs(),
@@ -452,19 +483,12 @@ pub(crate) async fn record_conflict(work: &mut Work<'_>, lease: &Lease, worker: 
     if !conflict.recorded {
         return Ok(conflict);
     }
-    let by = conflict
-        .worker
-        .as_ref()
-        .map(|worker| format!(" by {worker}"))
-        .unwrap_or_default();
-    let (lost, Conflict { state, epoch, .. }) = (lease.standing.epoch, &conflict);
-    let detail = format!("lease of epoch {lost} lost; found {state}{by} at epoch {epoch}");
     write_audit(
         work,
         About::Message(lease.id),
         excerpt(worker, 512),
         class::CONFLICT,
-        detail,
+        conflict.detail(lease),
     )
     .await?;
     work.flush().await?;

@@ -2,72 +2,95 @@
 
 use async_trait::async_trait;
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Enqueued,
-    Error, Facts, Fate, Filter, Lease, Look, Message, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay,
-    RelayView, Renewal, SagaId, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake,
+    Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Effect, Enqueued, Error, Facts,
+    Fate, Filter, Lease, Look, Message, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView,
+    Renewal, SagaId, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake,
     admin::{check_deliver_in, check_prune_limit},
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
     saga::{Change, Found, LogLine, SagaFilter, SagaPage, Start, Started},
+    schema::MIGRATE,
 };
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
-use surrealdb::engine::any::Any;
+use surrealdb::{Connection, engine::any::Any};
 
 use crate::{
+    address::Address,
     admin, claim,
-    error::from_surreal,
+    database::{Database, is_there},
+    error::is_expiry,
     insert::insert_all,
     ledger,
     message::Lane,
     migrate,
     outbox::Outbox,
-    presence, saga,
+    presence,
+    records::Written,
+    saga,
     settings::{self, Options},
     settle,
     wake::Bell,
-    work::Work,
+    work::{Key, Work},
 };
 
 /// How often a transaction is run again that lost to another.
 const MOST_TURNS: u32 = 200;
+/// Of how many keys the producers' turns are forgotten at once.
+const TURNS: usize = 50;
 /// The longest wait before that, in milliseconds.
 const LONGEST_WAIT: u64 = 50;
 
 /// A store in a SurrealDB database: embedded, in memory or on disk, or a server's. A clone is the same handle.
-#[derive(Clone)]
-pub struct Surreal {
-    inner: Arc<Inner>,
+pub struct SurrealDb<C: Connection = Any> {
+    inner: Arc<Inner<C>>,
 }
 
-struct Inner {
-    db: surrealdb::Surreal<Any>,
+struct Inner<C: Connection> {
+    db: Database<C>,
     options: Options,
-    place: String,
-    durability: Durability,
     /// The lane that was served last.
     served: Mutex<Option<Lane>>,
     /// Two claims of one handle at once would only take from each other.
     claiming: tokio::sync::Mutex<()>,
-    bell: Bell,
+    bell: Bell<C>,
 }
 
-/// One verb as a transaction: run, committed, and run again if it lost to another.
+impl<C: Connection> Clone for SurrealDb<C> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+        }
+    }
+}
+
+/// One verb as a transaction: run, committed, and run again if it lost to another. One that has written nothing has nothing to commit, which may cost
+/// a write to the disk all the same.
 macro_rules! transact {
-    ($store:expr, |$tx:ident| $body:expr) => {{
+    ($db:expr, |$tx:ident| $body:expr) => {{
         let mut turn = 0;
         loop {
-            let $tx = $store.begin_tx().await?;
+            let $tx = Written::new($db.begin().await?);
             let done: Result<_, Error> = async { $body }.await;
             let done = match done {
-                Ok(answer) => $tx.commit().await.map(|_| answer).map_err(from_surreal),
-                Err(error) => {
-                    // What it has written must not stay open; if even that fails, the connection is gone, and it with that.
-                    let _ = $tx.cancel().await;
-                    Err(error)
+                Err(error) if is_expiry(&error) && turn < 2 => {
+                    $db.forget_sessions();
+                    turn += 1;
+                    continue;
+                }
+                // The transaction is gone with its connection.
+                Err(error @ (Error::Unavailable(_) | Error::Timeout(_))) => Err(error),
+                Ok(answer) if $tx.has_written() => $db.commit($tx.into_inner()).await.map(|()| answer),
+                done => {
+                    // What it has written must not stay open.
+                    $db.cancel($tx.into_inner()).await;
+                    done
                 }
             };
             match done {
@@ -88,41 +111,67 @@ async fn backoff(turn: u32) {
     tokio::time::sleep(Duration::from_micros(wait)).await;
 }
 
-impl Surreal {
-    /// The store in this database, whose namespace and database are selected, if it was migrated before.
-    pub async fn open(db: surrealdb::Surreal<Any>, place: &str, options: Options) -> Result<Self, Error> {
+impl SurrealDb<Any> {
+    /// The store that a URL names ([`Address`]), if it was migrated before. A folder that is not there is not made.
+    pub async fn connect(url: &str, options: Options) -> Result<Self, Error> {
+        let address = Address::parse(url)?;
+        if !is_there(&address) {
+            return Err(Error::Schema(format!("there is no database {address}; {MIGRATE}")));
+        }
+        Self::open(Database::connect_to(&address).await?, options).await
+    }
+
+    /// What [`migrate`](Self::migrate) would do to the database that a URL names. Changes nothing, and makes no folder.
+    pub async fn plan_migration(url: &str) -> Result<Upgrade, Error> {
+        let address = Address::parse(url)?;
+        if !is_there(&address) {
+            return migrate::from_nothing(&address.to_string());
+        }
+        let db = Database::connect_to(&address).await?;
+        transact!(db, |tx| migrate::plan(&tx, db.place()).await)
+    }
+}
+
+impl<C: Connection> SurrealDb<C> {
+    /// The store in this database, if it was migrated before.
+    pub async fn open(db: Database<C>, options: Options) -> Result<Self, Error> {
+        transact!(db, |tx| migrate::check(&tx, db.place()).await)?;
         let inner = Inner {
             db,
             options,
-            place: place.to_owned(),
-            durability: durability(place),
             served: Mutex::default(),
             claiming: tokio::sync::Mutex::default(),
             bell: Bell::default(),
         };
-        let store = Self { inner: Arc::new(inner) };
-        transact!(store, |tx| migrate::check(&tx, &store.inner.place).await)?;
-        Ok(store)
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Brings the schema of a database up to date. Safe to call at any time, also by several at once. Answers what it did.
-    pub async fn migrate(db: &surrealdb::Surreal<Any>, place: &str) -> Result<Upgrade, Error> {
-        let mut turn = 0;
-        loop {
-            match migrate::migrate(db, place).await {
-                Err(Error::Contention(_)) if turn < MOST_TURNS => turn += 1,
-                done => return done,
+    /// Brings the schema of a database up to date. Safe to call at any time, also by several at once: of two, one is told of the conflict, looks again, and
+    /// finds it done. Answers what it did.
+    pub async fn migrate(db: &Database<C>) -> Result<Upgrade, Error> {
+        transact!(db, |tx| migrate::migrate(&tx, db.place()).await)
+    }
+
+    /// Forgets the producers' turns of keys whose messages are gone. Where a producer comes in between they stay until the next time.
+    async fn forget_turns(&self, keys: &[Key]) -> Result<(), Error> {
+        let db = &self.inner.db;
+        let tx = Written::new(db.begin().await?);
+        let forgotten = async {
+            let mut work = Work::begin(&tx, &self.inner.options).await?;
+            work.forget_turns(keys).await?;
+            work.flush().await
+        };
+        let forgotten = match forgotten.await {
+            Ok(()) if tx.has_written() => db.commit(tx.into_inner()).await,
+            done => {
+                db.cancel(tx.into_inner()).await;
+                done
             }
-            backoff(turn).await;
+        };
+        match forgotten {
+            Err(Error::Contention(_)) => Ok(()),
+            done => done,
         }
-    }
-
-    /// What [`migrate`](Self::migrate) would do. Changes nothing.
-    pub async fn plan_migration(db: &surrealdb::Surreal<Any>, place: &str) -> Result<Upgrade, Error> {
-        let tx = db.clone().begin().await.map_err(from_surreal)?;
-        let plan = migrate::plan(&tx, place).await;
-        tx.cancel().await.map_err(from_surreal)?;
-        plan
     }
 
     /// The verbs for an application's own transactions, with the options of this store.
@@ -130,14 +179,20 @@ impl Surreal {
         Outbox::new(self.inner.options.clone())
     }
 
-    async fn begin_tx(&self) -> Result<surrealdb::method::Transaction<Any>, Error> {
-        self.inner.db.clone().begin().await.map_err(from_surreal)
+    /// The time there.
+    pub(crate) async fn now(&self) -> Result<i64, Error> {
+        transact!(self.inner.db, |tx| Ok(settings::look(&tx).await?.0))
+    }
+
+    /// The database that it is in.
+    pub fn database(&self) -> &Database<C> {
+        &self.inner.db
     }
 
     /// Enqueues in a transaction of its own: for tools that have nothing else to write. All or none.
     pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
         let options = &self.inner.options;
-        transact!(self, |tx| {
+        transact!(self.inner.db, |tx| {
             let mut work = Work::begin(&tx, options).await?;
             let answers = insert_all(&mut work, options, &messages, true).await?;
             work.flush().await?;
@@ -148,27 +203,19 @@ impl Surreal {
     /// Starts a saga in a transaction of its own: for tools.
     pub async fn start_now(&self, start: Start) -> Result<Started, Error> {
         let outbox = self.outbox();
-        transact!(self, |tx| outbox.start(&tx, start.clone()).await)
+        transact!(self.inner.db, |tx| outbox.start(&tx, start.clone()).await)
     }
 
     /// Writes what every producer is held to from now on, in whatever language; before that, a program goes by its [`Options`]. A dedupe
     /// key keeps the lifetime that it was enqueued with.
     pub async fn configure(&self, settings: &StoreSettings) -> Result<(), Error> {
         settings.check()?;
-        transact!(self, |tx| settings::configure(&tx, settings).await)
+        transact!(self.inner.db, |tx| settings::configure(&tx, settings).await)
     }
 
     /// What every producer is held to, if somebody has said so.
     pub async fn settings(&self) -> Result<Option<StoreSettings>, Error> {
-        transact!(self, |tx| Ok(settings::look(&tx).await?.1))
-    }
-}
-
-/// What a commit survives, by the engine.
-fn durability(place: &str) -> Durability {
-    match place.starts_with("mem") {
-        true => Durability::Process,
-        false => Durability::Machine,
+        transact!(self.inner.db, |tx| Ok(settings::look(&tx).await?.1))
     }
 }
 
@@ -176,7 +223,7 @@ fn durability(place: &str) -> Durability {
 macro_rules! with_work {
     ($store:expr, |$work:ident| $body:expr) => {{
         let options = &$store.inner.options;
-        transact!($store, |tx| {
+        transact!($store.inner.db, |tx| {
             let mut $work = Work::begin(&tx, options).await?;
             $body
         })
@@ -184,14 +231,14 @@ macro_rules! with_work {
 }
 
 #[async_trait]
-impl Store for Surreal {
+impl<C: Connection> Store for SurrealDb<C> {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            wakes_across_processes: self.inner.place.starts_with("ws"),
+            wakes_across_processes: self.inner.db.is_shared(),
             parallel_claim: false,
             parallel_callers: true,
             callers_retry: true,
-            durability: self.inner.durability,
+            durability: self.inner.db.address().durability(),
         }
     }
 
@@ -199,10 +246,14 @@ impl Store for Surreal {
         claim.check()?;
         let _one_at_a_time = self.inner.claiming.lock().await;
         let served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let granted = with_work!(self, |work| claim::claim(&mut work, claim, served.clone()).await)?;
+        let tries = AtomicUsize::new(0);
+        let granted = with_work!(self, |work| {
+            let lost = tries.fetch_add(1, Ordering::Relaxed);
+            claim::claim(&mut work, claim, served.clone(), lost).await
+        })?;
         *self.inner.served.lock().unwrap_or_else(PoisonError::into_inner) = granted.served;
         if claim.wakes(granted.claimed.len()) {
-            self.inner.bell.rest().await;
+            self.inner.bell.rest();
         }
         Ok(Look {
             granted: granted.claimed,
@@ -213,7 +264,7 @@ impl Store for Surreal {
 
     async fn renew(&self, leases: &[Lease], lease: Duration) -> Result<Vec<Renewal>, Error> {
         check_lease(lease)?;
-        transact!(self, |tx| settle::renew(&tx, leases, lease).await)
+        transact!(self.inner.db, |tx| settle::renew(&tx, leases, lease).await)
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Verdict>, Error> {
@@ -222,18 +273,15 @@ impl Store for Surreal {
     }
 
     async fn fates(&self, leases: &[Lease]) -> Result<Vec<Fate>, Error> {
-        transact!(self, |tx| settle::fates(&tx, leases).await)
+        transact!(self.inner.db, |tx| settle::fates(&tx, leases).await)
     }
 
     async fn earlier_receipts(&self, effects: &[Effect]) -> Result<Vec<Option<Receipt>>, Error> {
-        transact!(self, |tx| settle::earlier_receipts(&tx, effects).await)
+        transact!(self.inner.db, |tx| settle::earlier_receipts(&tx, effects).await)
     }
 
     async fn expired(&self, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
-        transact!(self, |tx| {
-            settle::tidy(&tx).await?;
-            settle::expired(&tx, after, limit).await
-        })
+        transact!(self.inner.db, |tx| settle::expired(&tx, after, limit).await)
     }
 
     async fn record_conflict(&self, lease: &Lease, worker: &str) -> Result<Conflict, Error> {
@@ -307,7 +355,7 @@ impl Store for Surreal {
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
-        self.inner.bell.listen(&self.inner.db).await
+        self.inner.bell.listen(self.inner.db.client()).await
     }
 
     async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {
@@ -316,17 +364,17 @@ impl Store for Surreal {
 }
 
 #[async_trait]
-impl Admin for Surreal {
+impl<C: Connection> Admin for SurrealDb<C> {
     async fn find(&self, id: MessageId) -> Result<Option<MessageView>, Error> {
-        transact!(self, |tx| admin::find(&tx, id).await)
+        transact!(self.inner.db, |tx| admin::find(&tx, id).await)
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, Error> {
-        transact!(self, |tx| admin::list(&tx, filter).await)
+        transact!(self.inner.db, |tx| admin::list(&tx, filter).await)
     }
 
     async fn counts(&self) -> Result<Counts, Error> {
-        transact!(self, |tx| admin::counts(&tx).await)
+        transact!(self.inner.db, |tx| admin::counts(&tx).await)
     }
 
     async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {
@@ -334,7 +382,7 @@ impl Admin for Surreal {
     }
 
     async fn attempts(&self, id: MessageId) -> Result<Vec<Attempt>, Error> {
-        transact!(self, |tx| admin::attempts(&tx, id).await)
+        transact!(self.inner.db, |tx| admin::attempts(&tx, id).await)
     }
 
     async fn replay(
@@ -367,35 +415,40 @@ impl Admin for Surreal {
 
     async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
         check_prune_limit(limit)?;
-        with_work!(self, |work| admin::prune(&mut work, older_than, limit).await)
+        let (pruned, keys) = with_work!(self, |work| admin::prune(&mut work, older_than, limit).await)?;
+        let keys: Vec<_> = keys.into_iter().collect();
+        for some in keys.chunks(TURNS) {
+            self.forget_turns(some).await?;
+        }
+        Ok(pruned)
     }
 
     async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
-        transact!(self, |tx| ledger::view(&tx, key).await)
+        transact!(self.inner.db, |tx| ledger::view(&tx, key).await)
     }
 
     async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
-        transact!(self, |tx| ledger::list(&tx, filter).await)
+        transact!(self.inner.db, |tx| ledger::list(&tx, filter).await)
     }
 
     async fn sagas(&self, filter: &SagaFilter) -> Result<SagaPage, Error> {
-        transact!(self, |tx| saga::list(&tx, filter).await)
+        transact!(self.inner.db, |tx| saga::list(&tx, filter).await)
     }
 
     async fn saga_log(&self, id: SagaId, after: u64, limit: u32) -> Result<Vec<LogLine>, Error> {
-        transact!(self, |tx| saga::log(&tx, id, after, limit).await)
+        transact!(self.inner.db, |tx| saga::log(&tx, id, after, limit).await)
     }
 
     async fn audit(&self, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
-        transact!(self, |tx| admin::audit(&tx, filter).await)
+        transact!(self.inner.db, |tx| admin::audit(&tx, filter).await)
     }
 
     async fn relays(&self) -> Result<Vec<RelayView>, Error> {
-        transact!(self, |tx| presence::relays(&tx).await)
+        transact!(self.inner.db, |tx| presence::relays(&tx).await)
     }
 
     async fn pauses(&self) -> Result<Vec<Pause>, Error> {
-        transact!(self, |tx| presence::pauses(&tx).await)
+        transact!(self.inner.db, |tx| presence::pauses(&tx).await)
     }
 
     async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {

@@ -11,11 +11,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use surrealdb::types::{SurrealValue, Value};
 
 use crate::{
-    error::internal,
+    error::{from_surreal, internal},
     ledger,
-    message::{DEAD, HEAD, InLine, KEYED, LEASED, Lane, MESSAGE, Record},
+    message::{BODY, HEAD, ID, InLine, KEYED, LEASED, Lane, MESSAGE, Record},
     records::{self, Name, Range, Run, name},
     settings::{Options, Rules},
+    settle,
 };
 
 const KEY: &str = "posthouse_key";
@@ -60,11 +61,17 @@ pub(crate) struct Work<'t> {
     pub now: i64,
     messages: BTreeMap<i64, Record>,
     keys: BTreeMap<Key, Hold>,
+    /// Keys that have no record.
+    absent: BTreeSet<Key>,
     /// Keys of which something changed; looked after once, when all is written.
     touched: BTreeSet<Key>,
     puts: BTreeMap<Name, Value>,
     drops: BTreeSet<Name>,
+    /// Records that were read before they were asked for, as they are in this transaction.
+    read: BTreeMap<Name, Option<Value>>,
     numbers: VecDeque<i64>,
+    /// How many numbers will be asked for.
+    foreseen: usize,
     /// Keys of messages that are new in this transaction.
     added: BTreeSet<Key>,
     /// Deadlines stay, because somebody may be renewing them; see the remarks on leases in the schema.
@@ -80,10 +87,13 @@ impl<'t> Work<'t> {
             rules,
             messages: BTreeMap::new(),
             keys: BTreeMap::new(),
+            absent: BTreeSet::new(),
             touched: BTreeSet::new(),
             puts: BTreeMap::new(),
             drops: BTreeSet::new(),
+            read: BTreeMap::new(),
             numbers: VecDeque::new(),
+            foreseen: 0,
             added: BTreeSet::new(),
             leaves_deadlines: false,
         })
@@ -92,9 +102,16 @@ impl<'t> Work<'t> {
     /// A fresh number. `more` is how many will be asked for after it, so that they are drawn together.
     pub async fn number(&mut self, more: usize) -> Result<i64, Error> {
         if self.numbers.is_empty() {
-            self.numbers = records::draw(self.on, more + 1).await?.into();
+            let wanted = (more + 1).max(self.foreseen);
+            self.numbers = records::draw(self.on, wanted).await?.into();
         }
+        self.foreseen = self.foreseen.saturating_sub(1);
         self.numbers.pop_front().ok_or_else(|| internal("no number was drawn"))
+    }
+
+    /// That so many numbers will be asked for.
+    pub fn foresee(&mut self, numbers: usize) {
+        self.foreseen = numbers;
     }
 
     pub fn put(&mut self, name: Name, content: impl SurrealValue) {
@@ -107,32 +124,40 @@ impl<'t> Work<'t> {
         self.drops.insert(name);
     }
 
-    /// A record as it is in this transaction, written or not.
-    pub async fn get<T: SurrealValue>(&self, name: Name) -> Result<Option<T>, Error> {
-        if let Some(content) = self.puts.get(&name) {
-            let read = T::from_value(content.clone()).map_err(crate::error::from_surreal)?;
-            return Ok(Some(read));
+    /// Reads records that will be asked for, all at once.
+    pub async fn prefetch(&mut self, names: impl IntoIterator<Item = Name>) -> Result<(), Error> {
+        let unread: BTreeSet<_> = names.into_iter().filter(|name| self.known(name).is_none()).collect();
+        // One is asked for as fast when it is needed.
+        if unread.len() < 2 {
+            return Ok(());
         }
-        if self.drops.contains(&name) {
-            return Ok(None);
+        let mut by_table: BTreeMap<&'static str, Vec<Name>> = BTreeMap::new();
+        for name in unread {
+            by_table.entry(name.table).or_default().push(name);
         }
-        records::get_one(self.on, name).await
+        for names in by_table.into_values() {
+            let found = records::get::<Value>(self.on, &names).await?;
+            self.read.extend(names.into_iter().zip(found));
+        }
+        Ok(())
     }
 
-    /// Several, in order.
-    pub async fn get_all<T: SurrealValue>(&self, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
-        let written = |name: &&Name| self.puts.contains_key(*name) || self.drops.contains(*name);
-        let unread: Vec<_> = names.iter().filter(|name| !written(name)).cloned().collect();
-        let mut found = records::get::<T>(self.on, &unread).await?.into_iter();
-        let mut all = Vec::with_capacity(names.len());
-        for name in names {
-            all.push(match (self.puts.get(name), self.drops.contains(name)) {
-                (Some(content), _) => Some(T::from_value(content.clone()).map_err(crate::error::from_surreal)?),
-                (None, true) => None,
-                (None, false) => found.next().flatten(),
-            });
+    /// What is known of a record without asking.
+    fn known(&self, name: &Name) -> Option<Option<&Value>> {
+        match (self.puts.get(name), self.drops.contains(name)) {
+            (Some(content), _) => Some(Some(content)),
+            (None, true) => Some(None),
+            (None, false) => self.read.get(name).map(Option::as_ref),
         }
-        Ok(all)
+    }
+
+    /// A record as it is in this transaction, written or not.
+    pub async fn get<T: SurrealValue>(&self, name: Name) -> Result<Option<T>, Error> {
+        match self.known(&name) {
+            Some(Some(content)) => Ok(Some(T::from_value(content.clone()).map_err(from_surreal)?)),
+            Some(None) => Ok(None),
+            None => records::get_one(self.on, name).await,
+        }
     }
 
     /// Reads messages that will be asked for.
@@ -170,10 +195,10 @@ impl<'t> Work<'t> {
 
     /// That it may be the first of its key, if it has one and is due.
     fn hint(&mut self, record: &Record) {
-        if record.order_key.is_none() || record.wake_at.is_some() || !record.is(State::Pending) {
+        if record.wake_at.is_some() || !record.is(State::Pending) {
             return;
         }
-        let at = name!(HEAD, &record.namespace, &record.tenant, record.pos);
+        let Some(at) = head_name(record) else { return };
         let hint = InLine {
             seq: record.seq,
             topic: record.topic.clone(),
@@ -187,8 +212,8 @@ impl<'t> Work<'t> {
     }
 
     /// Takes back what led a claim to the message at this place.
-    pub fn unhint(&mut self, (namespace, tenant): &Lane, pos: i64) {
-        self.drop(name!(HEAD, namespace, tenant, pos));
+    pub fn unhint(&mut self, ((namespace, tenant), key): &Key, pos: i64) {
+        self.drop(name!(HEAD, namespace, tenant, pos, key));
     }
 
     /// Changes a message, and the lines that lead to it.
@@ -211,8 +236,8 @@ impl<'t> Work<'t> {
         for (name, content) in lines {
             self.put(name, content);
         }
-        if old.order_key.is_some() && old.is(State::Pending) {
-            self.unhint(&old.lane(), old.pos);
+        if let Some(key) = old.key().filter(|_| old.is(State::Pending)) {
+            self.unhint(&key, old.pos);
         }
         if old.is(State::Leased) && !new.is(State::Leased) && !self.leaves_deadlines {
             self.drop(name!(LEASED, seq));
@@ -241,12 +266,23 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
+    /// Reads what holds these keys, all at once.
+    pub async fn know_keys(&mut self, keys: impl IntoIterator<Item = Key>) -> Result<(), Error> {
+        let unknown: BTreeSet<_> = keys.into_iter().filter(|key| !self.keys.contains_key(key)).collect();
+        let names: Vec<_> = unknown.iter().map(|key| key_name(KEY, key)).collect();
+        let holds = records::get::<Hold>(self.on, &names).await?;
+        for (key, hold) in unknown.into_iter().zip(holds) {
+            if hold.is_none() {
+                self.absent.insert(key.clone());
+            }
+            self.keys.insert(key, hold.unwrap_or_default());
+        }
+        Ok(())
+    }
+
     /// Says that something of a key is decided here.
     pub async fn touch(&mut self, key: &Key) -> Result<(), Error> {
-        if !self.keys.contains_key(key) {
-            let hold = records::get_one(self.on, key_name(KEY, key)).await?;
-            self.keys.insert(key.clone(), hold.unwrap_or_default());
-        }
+        self.know_keys([key.clone()]).await?;
         self.touched.insert(key.clone());
         Ok(())
     }
@@ -267,7 +303,7 @@ impl<'t> Work<'t> {
 
     /// Takes the producers' turn of a key, and answers its next place: behind all that were given before.
     pub async fn turn(&mut self, key: &Key, number: i64) -> Result<i64, Error> {
-        let name = key_name(TURN, key);
+        let name = turn_name(key);
         let last = self.get::<Turn>(name.clone()).await?.map_or(0, |turn| turn.last);
         let pos = number.max(last.saturating_add(1));
         self.put(name, Turn { last: pos });
@@ -326,24 +362,38 @@ impl<'t> Work<'t> {
 
     /// Writes what has changed, and looks after the keys.
     pub async fn flush(&mut self) -> Result<(), Error> {
+        let touched: Vec<_> = std::mem::take(&mut self.touched).into_iter().collect();
+        // To take away what is not there is to write nothing, and two who decide on a key must both write: so it is there for a moment.
+        for key in &touched {
+            if self.absent.remove(key) {
+                self.put(key_name(KEY, key), Hold::default());
+            }
+        }
         self.write().await?;
-        let touched = std::mem::take(&mut self.touched);
-        for key in touched {
-            self.look_after(&key).await?;
+        let firsts = self.firsts_of(&touched).await?;
+        self.load(firsts.iter().flatten().map(|(_, first)| first.seq)).await?;
+        for (key, first) in touched.iter().zip(firsts) {
+            self.look_after(key, first).await?;
         }
         self.write().await
     }
 
     async fn write(&mut self) -> Result<(), Error> {
         let (puts, drops) = (std::mem::take(&mut self.puts), std::mem::take(&mut self.drops));
+        for (name, read) in &mut self.read {
+            if let Some(content) = puts.get(name) {
+                *read = Some(content.clone());
+            } else if drops.contains(name) {
+                *read = None;
+            }
+        }
         records::write(self.on, puts, drops).await
     }
 
-    /// The first message of a key becomes claimable if nothing holds it. Its record is written in any case.
-    async fn look_after(&mut self, key: &Key) -> Result<(), Error> {
+    /// The first message of a key becomes claimable if nothing holds it. The key's record is written in any case.
+    async fn look_after(&mut self, key: &Key, first: Option<(i64, InLine)>) -> Result<(), Error> {
         let hold = self.keys.get(key).cloned().unwrap_or_default();
         let name = key_name(KEY, key);
-        let first = self.first_of(key).await?;
         match hold == Hold::default() && first.is_none() {
             true => self.drop(name),
             false => self.put(name, hold.clone()),
@@ -369,46 +419,68 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
-    /// The first pending message of a key, with its place, as it is written.
-    async fn first_of(&self, key: &Key) -> Result<Option<(i64, InLine)>, Error> {
-        let ((namespace, tenant), key) = key;
-        let range = Range::under(name!(KEYED, namespace, tenant, key));
-        match records::first::<InLine>(self.on, range, 1).await?.pop() {
-            Some((name, first)) => Ok(Some((name.number(3)?, first))),
-            None => Ok(None),
+    /// The first pending message of each key, with its place, as it is written.
+    async fn firsts_of(&self, keys: &[Key]) -> Result<Vec<Option<(i64, InLine)>>, Error> {
+        let mut firsts = Vec::with_capacity(keys.len());
+        for found in records::first_each::<InLine>(self.on, keys.iter().map(line_of).collect(), 1).await? {
+            firsts.push(match found.into_iter().next() {
+                Some((name, first)) => Some((name.number(3)?, first)),
+                None => None,
+            });
         }
+        Ok(firsts)
     }
 
-    /// Removes a message with its evidence. Its dedupe key is not part of it.
-    pub async fn remove(&mut self, seq: i64) -> Result<(), Error> {
-        let Some(record) = self.message(seq).await? else {
-            return Ok(());
-        };
-        if let Some(key) = record.key() {
-            let gone = Record {
-                state: State::Done.as_str().to_owned(),
-                ..record.clone()
+    /// Removes messages with their evidence. Their dedupe keys are not part of them.
+    pub async fn remove(&mut self, seqs: &[i64]) -> Result<(), Error> {
+        self.load(seqs.iter().copied()).await?;
+        let under = |table: &'static str| seqs.iter().map(|seq| Range::under(name!(table, *seq))).collect();
+        let attempts = records::first_each::<Value>(self.on, under(settle::ATTEMPT), records::ALL).await?;
+        for (name, _) in attempts.into_iter().flatten() {
+            self.drop(name);
+        }
+        let receipts = records::first_each::<Value>(self.on, under(settle::RECEIPT_OF), records::ALL).await?;
+        for (name, _) in receipts.into_iter().flatten() {
+            self.drop(name!(settle::RECEIPT, name.text(1)?, name.number(0)?));
+            self.drop(name);
+        }
+        for seq in seqs {
+            let Some(record) = self.messages.remove(seq) else {
+                continue;
             };
-            self.hold(&key, &record, &gone).await?;
+            // Of others the key knows nothing.
+            if let Some(key) = record.key().filter(|_| record.blocks()) {
+                let gone = Record {
+                    state: State::Done.as_str().to_owned(),
+                    ..record.clone()
+                };
+                self.hold(&key, &record, &gone).await?;
+            }
+            for (name, _) in record.lines() {
+                self.drop(name);
+            }
+            for table in [LEASED, BODY, MESSAGE] {
+                self.drop(name!(table, *seq));
+            }
+            self.drop(name!(ID, record.uuid));
         }
-        for (name, _) in record.lines() {
-            self.drop(name);
+        Ok(())
+    }
+
+    /// Forgets the producers' turns of keys of which nothing waits or is under way: the next one begins anew.
+    pub async fn forget_turns(&mut self, keys: &[Key]) -> Result<(), Error> {
+        self.know_keys(keys.iter().cloned()).await?;
+        let waiting = self.firsts_of(keys).await?;
+        let runs = keys
+            .iter()
+            .map(|((namespace, tenant), key)| Range::under(name!(settle::RUN, namespace, tenant, key)));
+        let runs = records::first_each::<Value>(self.on, runs.collect(), 1).await?;
+        for ((key, first), run) in keys.iter().zip(waiting).zip(runs) {
+            let held = self.keys.get(key).is_some_and(|hold| *hold != Hold::default());
+            if first.is_none() && run.is_empty() && !held {
+                self.drop(turn_name(key));
+            }
         }
-        let attempts = Range::under(name!(crate::settle::ATTEMPT, seq));
-        for (name, _) in records::first::<Value>(self.on, attempts, usize::MAX >> 1).await? {
-            self.drop(name);
-        }
-        let receipts = Range::under(name!(crate::settle::RECEIPT_OF, seq));
-        for (name, _) in records::first::<Value>(self.on, receipts, usize::MAX >> 1).await? {
-            self.drop(name!(crate::settle::RECEIPT, name.text(1)?, seq));
-            self.drop(name);
-        }
-        self.drop(name!(DEAD, seq));
-        self.drop(name!(LEASED, seq));
-        self.drop(name!(crate::message::BODY, seq));
-        self.drop(name!(crate::message::ID, record.uuid));
-        self.drop(name!(MESSAGE, seq));
-        self.messages.remove(&seq);
         Ok(())
     }
 
@@ -417,13 +489,18 @@ impl<'t> Work<'t> {
         let range = Range::all(DEDUPE_OVER).up_to(name!(DEDUPE_OVER, self.now, records::Part::End));
         let old = records::first::<Value>(self.on, range, limit).await?;
         let count = old.len() as u64;
+        let key_of = |over: &Name| Name {
+            table: DEDUPE,
+            parts: over.parts[1..].to_vec(),
+        };
+        self.prefetch(old.iter().map(|(over, _)| key_of(over))).await?;
         for (over, _) in old {
-            let name = Name {
-                table: DEDUPE,
-                parts: over.parts[1..].to_vec(),
-            };
+            let (name, at) = (key_of(&over), over.number(0)?);
+            let taken: Option<Taken> = self.get(name.clone()).await?;
+            if taken.is_some_and(|taken| taken.ends_at == Some(at)) {
+                self.drop(name);
+            }
             self.drop(over);
-            self.drop(name);
         }
         Ok(count)
     }
@@ -442,6 +519,22 @@ pub(crate) fn over(name: &Name, at: i64) -> Name {
         table: DEDUPE_OVER,
         parts,
     }
+}
+
+/// The hint that a message may be the first of its key.
+fn head_name(record: &Record) -> Option<Name> {
+    let key = record.order_key.as_ref()?;
+    Some(name!(HEAD, &record.namespace, &record.tenant, record.pos, key))
+}
+
+/// The line of a key.
+pub(crate) fn line_of(((namespace, tenant), key): &Key) -> Range {
+    Range::under(name!(KEYED, namespace, tenant, key))
+}
+
+/// Where the producers' turn of a key is kept.
+pub(crate) fn turn_name(key: &Key) -> Name {
+    key_name(TURN, key)
 }
 
 fn key_name(table: &'static str, ((namespace, tenant), key): &Key) -> Name {

@@ -1,4 +1,4 @@
-//! A fresh database in memory, with a clock that only moves when told.
+//! A fresh database, in memory or on the disk, with a clock that only moves when told.
 
 use async_trait::async_trait;
 use posthouse_core::{
@@ -6,14 +6,12 @@ use posthouse_core::{
     ledger::{Conclusion, Fenced, Hold},
     saga::{Doing, Start, Started, Undoing},
 };
-use posthouse_surreal::{Options, Outbox, Surreal, from_surreal};
+use posthouse_surreal::{Database, Options, Outbox, SurrealDb, from_surreal};
 use posthouse_testkit::{Caller, Fixture};
 use std::{sync::Arc, time::Duration};
-use surrealdb::{
-    engine::any::{Any, connect},
-    method::Transaction,
-    types::Value,
-};
+use surrealdb::{engine::any::Any, method::Transaction, types::Value};
+
+use crate::invariants;
 
 /// 2030-01-01T00:00:00Z.
 const START: i64 = 1_893_456_000_000_000;
@@ -28,29 +26,34 @@ const TEST_TABLES: &str = "
 ";
 
 pub struct SurrealFixture {
-    db: surrealdb::Surreal<Any>,
+    pub db: Database,
+    /// Gone after the database, which is in it.
+    _folder: Option<tempfile::TempDir>,
 }
 
 /// What the suite asks for.
 pub async fn fresh() -> SurrealFixture {
-    SurrealFixture::new("mem://").await
+    SurrealFixture::new("mem://", None).await
+}
+
+/// The same on the disk. It is not waited for with each commit: whether it is has nothing to do with what the suite asks.
+pub async fn on_disk() -> SurrealFixture {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("surrealkv://{}?sync=never", folder.path().join("test.db").display());
+    SurrealFixture::new(&url, Some(folder)).await
 }
 
 impl SurrealFixture {
-    pub async fn new(url: &str) -> Self {
-        let db = connect(url).await.unwrap();
-        db.use_ns("test").await.unwrap();
-        db.use_db("test").await.unwrap();
-        Surreal::migrate(&db, "mem://").await.unwrap();
-        let made = db.query(TEST_TABLES).bind(("start", START)).await.unwrap();
+    pub async fn new(url: &str, folder: Option<tempfile::TempDir>) -> Self {
+        let db = Database::connect(url).await.unwrap();
+        SurrealDb::migrate(&db).await.unwrap();
+        let made = db.client().query(TEST_TABLES).bind(("start", START)).await.unwrap();
         made.check().unwrap();
-        Self { db }
+        Self { db, _folder: folder }
     }
 
-    async fn open(&self) -> Surreal {
-        Surreal::open(self.db.clone(), "mem://", Options::default())
-            .await
-            .unwrap()
+    pub async fn open(&self) -> SurrealDb {
+        SurrealDb::open(self.db.clone(), Options::default()).await.unwrap()
     }
 }
 
@@ -65,7 +68,7 @@ impl Fixture for SurrealFixture {
     }
 
     async fn begin(&self) -> Box<dyn Caller> {
-        let tx = self.db.clone().begin().await.unwrap();
+        let tx = self.db.begin().await.unwrap();
         Box::new(SurrealCaller {
             tx,
             outbox: Outbox::default(),
@@ -85,6 +88,7 @@ impl Fixture for SurrealFixture {
         let by = i64::try_from(by.as_micros()).unwrap();
         let moved = self
             .db
+            .client()
             .query("UPDATE test_clock:now SET now += $by")
             .bind(("by", by))
             .await;
@@ -92,16 +96,21 @@ impl Fixture for SurrealFixture {
     }
 
     async fn now(&self) -> Timestamp {
-        let mut now = self.db.query("RETURN fn::posthouse_clock()").await.unwrap();
+        let mut now = self.db.client().query("RETURN fn::posthouse_clock()").await.unwrap();
         Timestamp::from_micros(now.take::<Option<i64>>(0).unwrap().unwrap())
     }
 
     async fn dump(&self) -> String {
-        let mut info = self.db.query("RETURN (INFO FOR DB).tables.keys()").await.unwrap();
+        let mut info = self
+            .db
+            .client()
+            .query("RETURN (INFO FOR DB).tables.keys()")
+            .await
+            .unwrap();
         let tables: Vec<String> = info.take(0).unwrap();
         let mut lines = Vec::new();
         for table in tables.into_iter().filter(|table| table.starts_with("posthouse_")) {
-            let mut all = self.db.query(format!("SELECT * FROM {table}")).await.unwrap();
+            let mut all = self.db.client().query(format!("SELECT * FROM {table}")).await.unwrap();
             let records: Vec<Value> = all.take(0).unwrap();
             lines.extend(records.into_iter().map(|record| format!("{table} {record:?}")));
         }
@@ -110,8 +119,17 @@ impl Fixture for SurrealFixture {
     }
 
     async fn notes(&self) -> Vec<String> {
-        let mut notes = self.db.query("SELECT VALUE line FROM test_note").await.unwrap();
+        let mut notes = self
+            .db
+            .client()
+            .query("SELECT VALUE line FROM test_note")
+            .await
+            .unwrap();
         notes.take(0).unwrap()
+    }
+
+    async fn check(&self) {
+        invariants::check(self.db.client()).await;
     }
 }
 

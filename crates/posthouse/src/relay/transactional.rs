@@ -53,6 +53,7 @@ const LAST_LOOK: Duration = Duration::from_secs(1);
 /// | PostgreSQL | `posthouse::postgres::Outbox` | tokio-postgres, deadpool-postgres, sqlx, SeaORM, diesel-async |
 /// | SQLite | `posthouse::sqlite::AsyncOutbox` | sqlx, SeaORM |
 /// | SQLite | `posthouse::sqlite::Outbox` | rusqlite, in `spawn_blocking` |
+/// | SurrealDB (feature `surreal`) | `posthouse::surreal::Outbox` | surrealdb; a commit that is told of a conflict has not happened, and the message is sent again |
 ///
 /// It must be the database of the relay's store. With sqlx on PostgreSQL:
 ///
@@ -143,6 +144,16 @@ impl Handling<posthouse_postgres::Outbox> {
     }
 }
 
+#[cfg(feature = "surreal")]
+impl Handling<posthouse_surreal::Outbox> {
+    /// Ends the lease in this transaction. When the lease is lost it is an error, [`Error::LeaseLost`]: cancel it, somebody else may
+    /// be handling the message.
+    pub async fn settle_in<T: posthouse_surreal::Run>(&self, tx: &T, outcome: Outcome) -> Result<(), Error> {
+        let settlement = self.settlement(outcome);
+        won(&settlement, self.outbox.settle_in(tx, &settlement).await?)
+    }
+}
+
 #[cfg(feature = "sqlite")]
 impl Handling<posthouse_sqlite::AsyncOutbox> {
     /// Ends the lease in this transaction. When the lease is lost it is an error, [`Error::LeaseLost`]: roll back, somebody else may
@@ -179,7 +190,7 @@ impl Handling<posthouse_sqlite::Outbox> {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
 fn won(settlement: &Settlement, verdict: Verdict) -> Result<(), Error> {
     match verdict {
         Verdict::Settled => Ok(()),

@@ -101,7 +101,7 @@ pub const KEYS: &[Key] = &[
         "store.url",
         Kind::Text,
         "\"sqlite://posthouse.db\"",
-        "The database: `sqlite://PATH` or `postgres://USER@HOST/DATABASE[?schema=NAME]`.",
+        "The database: `sqlite://PATH` or `postgres://USER@HOST/DATABASE[?schema=NAME]`; for SurrealDB see `docs/surrealdb.md`.",
     )
     .restart()
     .hidden(),

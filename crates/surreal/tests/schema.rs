@@ -1,0 +1,61 @@
+//! The schema: made once, by whomever, and refused where it does not fit.
+
+use posthouse_core::{Error, Fit, Store};
+use posthouse_surreal::{Database, Options, SurrealDb};
+
+async fn memory() -> Database {
+    Database::connect("mem://").await.unwrap()
+}
+
+#[tokio::test]
+async fn it_is_made_once() {
+    let db = memory().await;
+    let made = SurrealDb::migrate(&db).await.unwrap();
+    assert!(!made.migrations.is_empty());
+    let again = SurrealDb::migrate(&db).await.unwrap();
+    assert!(again.migrations.is_empty(), "{again:?}");
+    assert_eq!(again.fit, Fit::Current);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_migrators_one_makes_it() {
+    let db = memory().await;
+    let mut migrators = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let db = db.clone();
+        migrators.spawn(async move { SurrealDb::migrate(&db).await.unwrap().migrations.len() });
+    }
+    let made: Vec<_> = migrators
+        .join_all()
+        .await
+        .into_iter()
+        .filter(|made| *made > 0)
+        .collect();
+    assert_eq!(made.len(), 1, "{made:?}");
+}
+
+#[tokio::test]
+async fn a_database_that_was_not_migrated_is_refused_with_what_to_do() {
+    let refused = SurrealDb::open(memory().await, Options::default()).await;
+    let Err(Error::Schema(said)) = refused.map(drop) else {
+        panic!("it was opened");
+    };
+    assert!(said.contains("migrate"), "{said}");
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_unless_it_admits_this_program() {
+    let db = memory().await;
+    SurrealDb::migrate(&db).await.unwrap();
+    let newer = |oldest: i64| {
+        let sql = format!("UPDATE posthouse_schema:['only'] SET version = 99, oldest = {oldest}");
+        let client = db.client().clone();
+        async move { client.query(sql).await.unwrap().check().unwrap() }
+    };
+    newer(1).await;
+    let admitted = SurrealDb::open(db.clone(), Options::default()).await.unwrap();
+    assert!(admitted.expired(i64::MIN, 1).await.unwrap().is_empty());
+    newer(99).await;
+    let refused = SurrealDb::open(db.clone(), Options::default()).await.map(drop);
+    assert!(matches!(refused, Err(Error::Schema(_))), "{refused:?}");
+}
