@@ -138,7 +138,8 @@ doc_tests() { cargo test "${most[@]}" --doc --quiet --features "$features"; }
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
-        cargo nextest run --no-fail-fast --status-level fail --final-status-level fail "$@"
+        # Many wait for a lease or a process most of the time: twice as many as there are cores.
+        cargo nextest run --no-fail-fast --test-threads "$(($(nproc) * 2))" --status-level fail --final-status-level fail "$@"
     else
         cargo test --lib --bins --tests --no-fail-fast --quiet "$@"
     fi
@@ -207,12 +208,19 @@ pooled_tests() {
     tests "${most[@]}" --features "$features" -- pooled:: $(printf -- '--skip pooled::%s:: ' "${first[@]}")
 }
 
-# SurrealDB, under the suite of every store. It is built last, because that takes minutes the first time.
-surreal() {
-    cargo clippy -p posthouse-surreal --all-targets --quiet -- -D warnings
-    RUSTDOCFLAGS="-D warnings" cargo doc -p posthouse-surreal --no-deps --quiet
-    tests -p posthouse-surreal
+# SurrealDB: the store under the suite of every store, its server, the program and the example on it. All of it is one selection of packages and
+# features, so that SurrealDB is built once. It comes last, because that takes minutes the first time.
+surreal=(-p posthouse-surreal -p posthouse -p posthouse-server --features posthouse/http,posthouse/axum,posthouse/sqlx,posthouse-server/surreal,posthouse-server/failpoints)
+surreal_lints() {
+    cargo clippy "${surreal[@]}" --lib --bins --test surreal --examples --quiet -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc "${surreal[@]}" --no-deps --quiet
 }
+surreal_tests() {
+    cargo build "${surreal[@]}" --bin posthouse --example surreal_server --example writer --example trip_saga --quiet
+    tests "${surreal[@]}" --test surreal
+    cargo test "${surreal[@]}" --doc --quiet -- surreal Surreal
+}
+surreal_story() { BUILT=yes examples/trip_saga/run surrealdb; }
 
 case $mode in
     fast)
@@ -238,7 +246,9 @@ case $mode in
         stage "example: order_execution" orders_story
         stage "example: trip_saga" trips_story
         stage "examples: beside other drivers" beside
-        stage "SurrealDB" surreal
+        stage "SurrealDB: lints and documentation" surreal_lints
+        stage "SurrealDB: tests" surreal_tests
+        stage "SurrealDB: example trip_saga" surreal_story
         ;;
     *)
         echo "usage: ./test.sh [all|fast]" >&2
