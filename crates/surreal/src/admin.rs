@@ -17,9 +17,8 @@ use crate::{
     message::{DEAD, Deadline, ENDED, ID, InLine, KEYED, LEASED, MESSAGE, READY, Record, SCHED, later, micros},
     presence,
     records::{self, Range, Run, count, get, name},
-    saga, settings,
-    settle::{self, RUN},
-    work::{Key, Taken, Work, dedupe_name, over},
+    saga, settings, settle,
+    work::{Key, Taken, Work, dedupe_name, line_of, over, run_of},
 };
 
 const AUDIT: &str = "posthouse_audit";
@@ -280,15 +279,14 @@ pub(crate) async fn facts(work: &mut Work<'_>, id: MessageId) -> Result<Option<F
 
 /// What must end before a pending message: one of its key that is in flight, or else the first of its key.
 async fn ahead(work: &mut Work<'_>, record: &Record) -> Result<Option<i64>, Error> {
-    let Some(((namespace, tenant), key)) = record.key().filter(|_| record.is(State::Pending)) else {
+    let Some(key) = record.key().filter(|_| record.is(State::Pending)) else {
         return Ok(None);
     };
-    let run = Range::under(name!(RUN, &namespace, &tenant, &key));
-    if let Some((_, leased)) = records::first::<InLine>(work.on, run, 1).await?.pop() {
+    if let Some((_, leased)) = records::first::<InLine>(work.on, run_of(&key), 1).await?.pop() {
         return Ok(Some(leased.seq));
     }
-    let line = Range::under(name!(KEYED, &namespace, &tenant, &key));
-    let first = records::first::<InLine>(work.on, line, 1).await?.pop();
+    let first = records::first::<InLine>(work.on, line_of(&key), 1).await?.pop();
+    let (lane, key) = key;
     let mut first = match first {
         Some((name, first)) => Some((name.number(3)?, first.seq)),
         None => None,
@@ -302,7 +300,7 @@ async fn ahead(work: &mut Work<'_>, record: &Record) -> Result<Option<i64>, Erro
         let Some(other) = work.message(seq).await? else {
             continue;
         };
-        let same = other.blocks() && other.lane() == (namespace.clone(), tenant.clone());
+        let same = other.blocks() && other.lane() == lane;
         if same && first.is_none_or(|(pos, _)| other.pos < pos) {
             first = Some((other.pos, other.seq));
         }

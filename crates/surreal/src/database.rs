@@ -129,12 +129,13 @@ impl<C: Connection> Database<C> {
     /// the password for each new one. One that is dropped is cancelled some time later.
     pub async fn begin(&self) -> Result<Transaction<C>, Error> {
         let idle = self.idle().pop();
-        let session = idle.unwrap_or_else(|| self.inner.client.clone());
-        match in_time(async { session.begin().await.map_err(from_surreal) }).await {
+        let new = || self.inner.client.clone();
+        let begun =
+            |session: surrealdb::Surreal<C>| in_time(async move { session.begin().await.map_err(from_surreal) });
+        match begun(idle.unwrap_or_else(new)).await {
             Err(error) if is_expiry(&error) => {
                 self.forget_sessions();
-                let session = self.inner.client.clone();
-                in_time(async { session.begin().await.map_err(from_surreal) }).await
+                begun(new()).await
             }
             begun => begun,
         }

@@ -387,7 +387,6 @@ pub(crate) async fn write(
     puts: impl IntoIterator<Item = (Name, Value)>,
     drops: impl IntoIterator<Item = Name>,
 ) -> Result<(), Error> {
-    let puts: Vec<_> = puts.into_iter().collect();
     let list = |values: Vec<Value>| Value::Array(values.into());
     let dropped: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
     for some in dropped.chunks(WRITTEN) {

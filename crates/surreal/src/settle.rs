@@ -20,7 +20,7 @@ use crate::{
     records::{self, Range, Run, get, name, watch},
     saga,
     settings::{self, Options},
-    work::{Key, Work, dedupe_name},
+    work::{Key, Work, dedupe_name, run_of},
 };
 
 pub(crate) const ATTEMPT: &str = "posthouse_attempt";
@@ -301,9 +301,7 @@ impl<'w, 't> Ending<'w, 't> {
 
     /// The messages of a key that are leased.
     async fn leased_of(&mut self, key: &Key) -> Result<Vec<Record>, Error> {
-        let ((namespace, tenant), order_key) = key;
-        let range = Range::under(name!(RUN, namespace, tenant, order_key));
-        let leased = records::first::<InLine>(self.work.on, range, records::ALL).await?;
+        let leased = records::first::<InLine>(self.work.on, run_of(key), records::ALL).await?;
         let seqs: Vec<_> = leased.into_iter().map(|(_, leased)| leased.seq).collect();
         self.work.load(seqs.iter().copied()).await?;
         let mut found = Vec::new();

@@ -26,7 +26,6 @@ use crate::{
     admin, claim,
     database::{Database, is_there},
     error::is_expiry,
-    insert::insert_all,
     ledger,
     message::Lane,
     migrate,
@@ -42,6 +41,8 @@ use crate::{
 
 /// How often a transaction is run again that lost to another.
 const MOST_TURNS: u32 = 200;
+/// What is left as it is when it lost.
+const ONCE: u32 = 0;
 /// Of how many keys the producers' turns are forgotten at once.
 const TURNS: usize = 50;
 /// The longest wait before that, in milliseconds.
@@ -73,7 +74,10 @@ impl<C: Connection> Clone for SurrealDb<C> {
 /// One verb as a transaction: run, committed, and run again if it lost to another. One that has written nothing has nothing to commit, which may cost
 /// a write to the disk all the same.
 macro_rules! transact {
-    ($db:expr, |$tx:ident| $body:expr) => {{
+    ($db:expr, |$tx:ident| $body:expr) => {
+        transact!($db, MOST_TURNS, |$tx| $body)
+    };
+    ($db:expr, $turns:expr, |$tx:ident| $body:expr) => {{
         let mut turn = 0;
         loop {
             let $tx = Written::new($db.begin().await?);
@@ -94,7 +98,7 @@ macro_rules! transact {
                 }
             };
             match done {
-                Err(Error::Contention(_)) if turn < MOST_TURNS => {
+                Err(Error::Contention(_)) if turn < $turns => {
                     turn += 1;
                     backoff(turn).await;
                 }
@@ -154,20 +158,12 @@ impl<C: Connection> SurrealDb<C> {
 
     /// Forgets the producers' turns of keys whose messages are gone. Where a producer comes in between they stay until the next time.
     async fn forget_turns(&self, keys: &[Key]) -> Result<(), Error> {
-        let db = &self.inner.db;
-        let tx = Written::new(db.begin().await?);
-        let forgotten = async {
-            let mut work = Work::begin(&tx, &self.inner.options).await?;
+        let options = &self.inner.options;
+        let forgotten = transact!(self.inner.db, ONCE, |tx| {
+            let mut work = Work::begin(&tx, options).await?;
             work.forget_turns(keys).await?;
             work.flush().await
-        };
-        let forgotten = match forgotten.await {
-            Ok(()) if tx.has_written() => db.commit(tx.into_inner()).await,
-            done => {
-                db.cancel(tx.into_inner()).await;
-                done
-            }
-        };
+        });
         match forgotten {
             Err(Error::Contention(_)) => Ok(()),
             done => done,
@@ -191,13 +187,8 @@ impl<C: Connection> SurrealDb<C> {
 
     /// Enqueues in a transaction of its own: for tools that have nothing else to write. All or none.
     pub async fn enqueue_now(&self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
-        let options = &self.inner.options;
-        transact!(self.inner.db, |tx| {
-            let mut work = Work::begin(&tx, options).await?;
-            let answers = insert_all(&mut work, options, &messages, true).await?;
-            work.flush().await?;
-            Ok(answers)
-        })
+        let outbox = self.outbox();
+        transact!(self.inner.db, |tx| outbox.enqueue_all(&tx, &messages).await)
     }
 
     /// Starts a saga in a transaction of its own: for tools.

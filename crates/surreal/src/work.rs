@@ -471,10 +471,7 @@ impl<'t> Work<'t> {
     pub async fn forget_turns(&mut self, keys: &[Key]) -> Result<(), Error> {
         self.know_keys(keys.iter().cloned()).await?;
         let waiting = self.firsts_of(keys).await?;
-        let runs = keys
-            .iter()
-            .map(|((namespace, tenant), key)| Range::under(name!(settle::RUN, namespace, tenant, key)));
-        let runs = records::first_each::<Value>(self.on, runs.collect(), 1).await?;
+        let runs = records::first_each::<Value>(self.on, keys.iter().map(run_of).collect(), 1).await?;
         for ((key, first), run) in keys.iter().zip(waiting).zip(runs) {
             let held = self.keys.get(key).is_some_and(|hold| *hold != Hold::default());
             if first.is_none() && run.is_empty() && !held {
@@ -530,6 +527,11 @@ fn head_name(record: &Record) -> Option<Name> {
 /// The line of a key.
 pub(crate) fn line_of(((namespace, tenant), key): &Key) -> Range {
     Range::under(name!(KEYED, namespace, tenant, key))
+}
+
+/// Those of a key that are leased.
+pub(crate) fn run_of(((namespace, tenant), key): &Key) -> Range {
+    Range::under(name!(settle::RUN, namespace, tenant, key))
 }
 
 /// Where the producers' turn of a key is kept.
