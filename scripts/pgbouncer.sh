@@ -13,7 +13,7 @@ start_pgbouncer() {
     BOUNCER_PORT=${BOUNCER_PORT:-$(free_port)}
     cat >"$folder/pgbouncer.ini" <<END
 [databases]
-postgres = host=127.0.0.1 port=$port dbname=postgres user=postgres
+* = host=127.0.0.1 port=$port user=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = $BOUNCER_PORT
@@ -22,6 +22,7 @@ auth_type = any
 pool_mode = transaction
 max_client_conn = 2000
 default_pool_size = 120
+server_idle_timeout = 20
 logfile = $folder/log
 END
     (cd "$folder" && exec "${as[@]}" "$program" -q "$folder/pgbouncer.ini") >"$folder/out" 2>&1 &

@@ -1,5 +1,6 @@
-//! A fresh schema for each test, on the private server that `test.sh` starts.
+//! A fresh schema for each test, on the private server that `test.sh` starts; for the cases of the suite a database that was emptied.
 
+use crate::emptied::{self, Taken};
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Enqueued, Error, Message, MessageId, Settlement, Store, StoreSettings, Timestamp, Verdict,
@@ -12,7 +13,7 @@ use posthouse_testkit::{
     wrapped::{Call, Hook, Reply, Wrapped},
 };
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::task::JoinHandle;
@@ -62,10 +63,30 @@ pub struct PostgresFixture {
     pub schema: Schema,
     /// Where stores and applications connect to.
     url: String,
+    /// The same without a pooler.
+    direct: String,
     control: Client,
     driver: JoinHandle<()>,
     /// Leases stand together wherever they may.
     together: bool,
+    /// Applications' sessions whose last transaction is over, for the next: a new one has everything to learn again.
+    idle: Idle,
+    /// The database, where it is not the server's first one.
+    _taken: Option<Taken>,
+}
+
+type Idle = Arc<Mutex<Vec<Session>>>;
+
+/// A session, which ends with this.
+struct Session {
+    client: Client,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 /// Claims as one does that settles nothing in a transaction of its own; a worker called `handler` does.
@@ -82,22 +103,32 @@ impl Hook for Together {
 }
 
 impl PostgresFixture {
+    /// A schema that was never used: for tests that change more in it than a store does.
     pub async fn new() -> Self {
-        Self::at(url(), false).await
+        Self::fresh(false).await
     }
 
     /// The leases of a claim stand together in one record.
     pub async fn together() -> Self {
-        Self::at(url(), true).await
+        Self::fresh(true).await
     }
 
-    /// Everything but the tests' own hand on the clock goes through the pooler; and leases stand together, so that no third run is needed for
-    /// those.
+    /// A database that other cases have had before.
+    pub async fn emptied() -> Self {
+        let taken = emptied::take(false).await;
+        let direct = emptied::at(&url(), &taken.name);
+        Self::of(taken.schema.clone(), direct.clone(), direct, false, Some(taken)).await
+    }
+
+    /// The same, and everything but the tests' own hand on the clock goes through the pooler; and leases stand together, so that no third run is
+    /// needed for those.
     pub async fn pooled() -> Self {
-        Self::at(pooler(), true).await
+        let taken = emptied::take(true).await;
+        let [through, direct] = [pooler(), url()].map(|url| emptied::at(&url, &taken.name));
+        Self::of(taken.schema.clone(), through, direct, true, Some(taken)).await
     }
 
-    async fn at(through: String, together: bool) -> Self {
+    async fn fresh(together: bool) -> Self {
         let name = format!("t_{}", uuid::Uuid::new_v4().simple());
         let schema = Schema::new(&name).unwrap();
         Postgres::open(&url(), Self::options(&schema))
@@ -105,17 +136,24 @@ impl PostgresFixture {
             .migrate()
             .await
             .unwrap();
-        let (control, driver) = session().await;
-        control
-            .batch_execute(&include_str!("clock.sql").replace("posthouse.", &format!("{name}.")))
-            .await
-            .unwrap();
+        let fixture = Self::of(schema, url(), url(), together, None).await;
+        fixture.run(include_str!("clock.sql")).await;
+        fixture
+    }
+
+    async fn of(schema: Schema, url: String, direct: String, together: bool, taken: Option<Taken>) -> Self {
+        let (control, driver) = session_at(&direct).await;
+        // A dump is a query of many columns on a few rows: the server would compile it for longer than it runs.
+        control.batch_execute("SET jit = off").await.unwrap();
         Self {
             schema,
-            url: through,
+            url,
+            direct,
             control,
             driver,
             together,
+            idle: Idle::default(),
+            _taken: taken,
         }
     }
 
@@ -132,6 +170,7 @@ impl PostgresFixture {
 
     pub async fn open(&self) -> Postgres {
         let mut options = Self::options(&self.schema);
+        options.listen = Some(self.direct.clone());
         if self.together {
             options.lot = 1;
         }
@@ -182,11 +221,18 @@ impl Fixture for PostgresFixture {
     }
 
     async fn begin(&self) -> Box<dyn Caller> {
-        let (client, driver) = session_at(&self.url).await;
-        client.batch_execute("BEGIN").await.unwrap();
+        let kept = self.idle.lock().unwrap().pop();
+        let session = match kept {
+            Some(session) => session,
+            None => {
+                let (client, driver) = session_at(&self.url).await;
+                Session { client, driver }
+            }
+        };
+        session.client.batch_execute("BEGIN").await.unwrap();
         Box::new(PostgresCaller {
-            client,
-            driver,
+            session,
+            idle: self.idle.clone(),
             outbox: Outbox::in_schema(self.schema.clone()),
             schema: self.schema.clone(),
         })
@@ -278,16 +324,10 @@ impl Fixture for PostgresFixture {
 
 /// An application's session with an open transaction. Statements are sent one by one, as any driver does.
 struct PostgresCaller {
-    client: Client,
-    driver: JoinHandle<()>,
+    session: Session,
+    idle: Idle,
     outbox: Outbox,
     schema: Schema,
-}
-
-impl Drop for PostgresCaller {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 /// The open transaction of a session that owns itself: what an adapter for one more driver looks like.
@@ -327,7 +367,8 @@ fn as_sql(arg: &posthouse_postgres::Arg) -> (&(dyn ToSql + Sync), Type) {
 #[async_trait]
 impl Caller for PostgresCaller {
     async fn note(&mut self, line: &str) {
-        self.client
+        self.session
+            .client
             .query_typed(
                 &format!("INSERT INTO {}.test_note (line) VALUES ($1)", self.schema),
                 &[(&line, Type::TEXT)],
@@ -337,57 +378,68 @@ impl Caller for PostgresCaller {
     }
 
     async fn enqueue(&mut self, message: Message) -> Result<Enqueued, Error> {
-        self.outbox.enqueue(&mut Open(&self.client), message).await
+        self.outbox.enqueue(&mut Open(&self.session.client), message).await
     }
 
     async fn enqueue_all(&mut self, messages: Vec<Message>) -> Result<Vec<Enqueued>, Error> {
-        self.outbox.enqueue_all(&mut Open(&self.client), messages).await
+        self.outbox.enqueue_all(&mut Open(&self.session.client), messages).await
     }
 
     async fn settle_in(&mut self, settlement: &Settlement) -> Result<Verdict, Error> {
-        self.outbox.settle_in(&mut Open(&self.client), settlement).await
+        self.outbox.settle_in(&mut Open(&self.session.client), settlement).await
     }
 
     async fn conclude_in(&mut self, hold: &Hold, conclusion: &Conclusion) -> Result<Fenced, Error> {
-        self.outbox.conclude_in(&mut Open(&self.client), hold, conclusion).await
+        self.outbox
+            .conclude_in(&mut Open(&self.session.client), hold, conclusion)
+            .await
     }
 
     async fn leave_in(&mut self, hold: &Hold, message: MessageId) -> Result<Fenced, Error> {
-        self.outbox.leave_in(&mut Open(&self.client), hold, message).await
+        self.outbox
+            .leave_in(&mut Open(&self.session.client), hold, message)
+            .await
     }
 
     async fn reach_in(&mut self, hold: &Hold, checkpoint: &str) -> Result<Fenced, Error> {
-        self.outbox.reach_in(&mut Open(&self.client), hold, checkpoint).await
+        self.outbox
+            .reach_in(&mut Open(&self.session.client), hold, checkpoint)
+            .await
     }
 
     async fn renew_in(&mut self, hold: &Hold, lease: Duration) -> Result<Fenced, Error> {
-        self.outbox.renew_in(&mut Open(&self.client), hold, lease).await
+        self.outbox.renew_in(&mut Open(&self.session.client), hold, lease).await
     }
 
     async fn once(&mut self, consumer: &str, id: MessageId) -> Result<bool, Error> {
-        self.outbox.once(&mut Open(&self.client), consumer, id).await
+        self.outbox.once(&mut Open(&self.session.client), consumer, id).await
     }
 
     async fn start(&mut self, start: Start) -> Result<Started, Error> {
-        self.outbox.start(&mut Open(&self.client), start).await
+        self.outbox.start(&mut Open(&self.session.client), start).await
     }
 
     async fn do_once(&mut self, consumer: &str, key: &str) -> Result<Doing, Error> {
-        self.outbox.do_once(&mut Open(&self.client), consumer, key).await
+        self.outbox
+            .do_once(&mut Open(&self.session.client), consumer, key)
+            .await
     }
 
     async fn undo_once(&mut self, consumer: &str, key: &str) -> Result<Undoing, Error> {
-        self.outbox.undo_once(&mut Open(&self.client), consumer, key).await
+        self.outbox
+            .undo_once(&mut Open(&self.session.client), consumer, key)
+            .await
     }
 
     async fn commit(self: Box<Self>) -> Result<(), Error> {
-        self.client
-            .batch_execute("COMMIT")
-            .await
-            .map_err(|e| Error::Internal(e.into()))
+        let committed = self.session.client.batch_execute("COMMIT").await;
+        committed.map_err(|e| Error::Internal(e.into()))?;
+        self.idle.lock().unwrap().push(self.session);
+        Ok(())
     }
 
     async fn rollback(self: Box<Self>) {
-        self.client.batch_execute("ROLLBACK").await.unwrap();
+        self.session.client.batch_execute("ROLLBACK").await.unwrap();
+        self.idle.lock().unwrap().push(self.session);
     }
 }

@@ -12,6 +12,7 @@ mod controls;
 mod cost;
 mod documentation;
 mod drivers;
+mod emptied;
 mod fixture;
 // A rule without a database, tested where it stands.
 #[path = "../src/floors.rs"]
@@ -37,5 +38,5 @@ mod pooled {
 }
 
 mod suite {
-    posthouse_testkit::conformance!(crate::fixture::PostgresFixture::new);
+    posthouse_testkit::conformance!(crate::fixture::PostgresFixture::emptied);
 }

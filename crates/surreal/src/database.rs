@@ -14,11 +14,12 @@ use surrealdb::{
     engine::any::{Any, connect},
     method::Transaction,
     opt::{Config, auth},
+    types::ErrorDetails,
 };
 
 use crate::{
     address::{Address, Engine, Tls, User},
-    error::{from_surreal, is_expiry, unavailable},
+    error::{TOO_MANY_SESSIONS, from_surreal, unavailable},
     tls,
 };
 
@@ -44,6 +45,12 @@ pub struct Database<C: Connection = Any> {
 
 struct Inner<C: Connection> {
     client: surrealdb::Surreal<C>,
+    /// What new sessions are made from: the client, or another one that came after it.
+    source: Mutex<Source<C>>,
+    /// Connects anew, where we have connected.
+    connect: Option<Reach<C>>,
+    /// One at a time connects anew.
+    connecting: tokio::sync::Mutex<()>,
     address: Address,
     place: String,
     /// The engine of its folder, which is closed when the last one lets it go.
@@ -54,8 +61,49 @@ struct Inner<C: Connection> {
     idle: Mutex<Vec<surrealdb::Surreal<C>>>,
 }
 
+struct Source<C: Connection> {
+    client: surrealdb::Surreal<C>,
+    /// How many there were before it.
+    age: u64,
+}
+
+/// How a server is reached.
+type Reach<C> =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<surrealdb::Surreal<C>, Error>> + Send>> + Send + Sync>;
+
 /// Something that is done and waited for.
 type Hook = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+impl<C: Connection> Inner<C> {
+    fn new(
+        client: surrealdb::Surreal<C>,
+        address: &Address,
+        folder: Option<Arc<Folder>>,
+        connect: Option<Reach<C>>,
+    ) -> Self {
+        let source = Source {
+            client: client.clone(),
+            age: 0,
+        };
+        Self {
+            client,
+            source: Mutex::new(source),
+            connect,
+            connecting: tokio::sync::Mutex::default(),
+            place: address.to_string(),
+            address: address.clone(),
+            _folder: folder,
+            before_commit: None,
+            idle: Mutex::default(),
+        }
+    }
+}
+
+impl<C: Connection> From<Inner<C>> for Database<C> {
+    fn from(inner: Inner<C>) -> Self {
+        Self { inner: Arc::new(inner) }
+    }
+}
 
 impl<C: Connection> Clone for Database<C> {
     fn clone(&self) -> Self {
@@ -74,51 +122,63 @@ impl Database<Any> {
 
     /// The same.
     pub async fn connect_to(address: &Address) -> Result<Self, Error> {
-        let mut folder = None;
-        let client = match &address.engine {
+        match &address.engine {
             Engine::Folder { path, .. } => {
-                let shared = open_folder(address, path).await?;
-                folder.insert(shared).client.clone()
+                let folder = open_folder(address, path).await?;
+                let client = folder.client.clone();
+                choose(&client, address).await?;
+                Ok(Inner::new(client, address, Some(folder), None).into())
             }
-            Engine::Memory => connect(address.endpoint()).await.map_err(from_surreal)?,
-            Engine::Server { user, tls, .. } => {
-                let mut config = Config::new();
-                if let Some(Tls { authority }) = tls {
-                    config = config.rustls(tls::config(authority.as_deref())?);
-                }
-                let reached = connect((address.endpoint(), config));
-                let client = in_time(async { reached.await.map_err(unavailable) }).await?;
-                if let Some(user) = user {
-                    in_time(sign_in(&client, address, user)).await?;
-                }
-                client
+            Engine::Memory => {
+                let client = connect(address.endpoint()).await.map_err(from_surreal)?;
+                choose(&client, address).await?;
+                Ok(Inner::new(client, address, None, None).into())
             }
-        };
-        let chosen = client.use_ns(&address.namespace).use_db(&address.database);
-        in_time(async { chosen.await.map_err(from_surreal) }).await?;
-        Ok(Self::with(client, address, folder))
+            Engine::Server { .. } => {
+                let own = address.clone();
+                let again: Reach<Any> = Arc::new(move || {
+                    let address = own.clone();
+                    Box::pin(async move { reach(&address).await })
+                });
+                Ok(Inner::new(reach(address).await?, address, None, Some(again)).into())
+            }
+        }
     }
+}
+
+/// Connects to a server, signs in and chooses the database.
+async fn reach(address: &Address) -> Result<surrealdb::Surreal<Any>, Error> {
+    let mut config = Config::new();
+    if let Engine::Server {
+        tls: Some(Tls { authority }),
+        ..
+    } = &address.engine
+    {
+        config = config.rustls(tls::config(authority.as_deref())?);
+    }
+    let reached = connect((address.endpoint(), config));
+    let client = in_time(async { reached.await.map_err(unavailable) }).await?;
+    if let Engine::Server { user: Some(user), .. } = &address.engine {
+        in_time(sign_in(&client, address, user)).await?;
+    }
+    choose(&client, address).await?;
+    Ok(client)
+}
+
+async fn choose(client: &surrealdb::Surreal<Any>, address: &Address) -> Result<(), Error> {
+    let chosen = client.use_ns(&address.namespace).use_db(&address.database);
+    in_time(async { chosen.await.map_err(from_surreal) }).await?;
+    Ok(())
 }
 
 impl<C: Connection> Database<C> {
     /// A client that the application has connected itself, to this address, and with which it has chosen its namespace and database.
     pub fn of(client: surrealdb::Surreal<C>, address: &Address) -> Self {
-        Self::with(client, address, None)
+        Inner::new(client, address, None, None).into()
     }
 
-    fn with(client: surrealdb::Surreal<C>, address: &Address, folder: Option<Arc<Folder>>) -> Self {
-        let inner = Inner {
-            client,
-            place: address.to_string(),
-            address: address.clone(),
-            _folder: folder,
-            before_commit: None,
-            idle: Mutex::default(),
-        };
-        Self { inner: Arc::new(inner) }
-    }
-
-    /// SurrealDB's client, for whatever else the application does.
+    /// SurrealDB's client, for whatever else the application does. It connects again by itself when a server comes back; but where the server does not know
+    /// its user at that moment, this client stays without one, and the application has to connect anew. The store does so by itself.
     pub fn client(&self) -> &surrealdb::Surreal<C> {
         &self.inner.client
     }
@@ -128,17 +188,42 @@ impl<C: Connection> Database<C> {
     /// It ends by [`commit`](Self::commit) or [`cancel`](Self::cancel); its own verbs of these names do the same, but give its session up, and a server checks
     /// the password for each new one. One that is dropped is cancelled some time later.
     pub async fn begin(&self) -> Result<Transaction<C>, Error> {
-        let idle = self.idle().pop();
-        let new = || self.inner.client.clone();
-        let begun =
-            |session: surrealdb::Surreal<C>| in_time(async move { session.begin().await.map_err(from_surreal) });
-        match begun(idle.unwrap_or_else(new)).await {
-            Err(error) if is_expiry(&error) => {
-                self.forget_sessions();
-                begun(new()).await
+        let kept = self.idle().pop();
+        if let Some(kept) = kept {
+            match begun(kept).await {
+                Err(error) if is_spent(&error) => self.forget_sessions(),
+                answer => return answer.map_err(told),
             }
-            begun => begun,
         }
+        let (session, age) = self.session();
+        match (begun(session).await, &self.inner.connect) {
+            (Err(error), Some(connect)) if is_spent(&error) => {
+                self.connect_anew(age, connect).await?;
+                begun(self.session().0).await.map_err(told)
+            }
+            (answer, _) => answer.map_err(told),
+        }
+    }
+
+    /// A new session, and the age of what it is made from.
+    pub(crate) fn session(&self) -> (surrealdb::Surreal<C>, u64) {
+        let source = self.source();
+        (source.client.clone(), source.age)
+    }
+
+    /// A client whose sessions are refused is never let in again, whatever the server would say now: another one takes its place.
+    async fn connect_anew(&self, age: u64, connect: &Reach<C>) -> Result<(), Error> {
+        let _one_at_a_time = self.inner.connecting.lock().await;
+        if self.source().age == age {
+            let client = connect().await?;
+            *self.source() = Source { client, age: age + 1 };
+            self.forget_sessions();
+        }
+        Ok(())
+    }
+
+    fn source(&self) -> std::sync::MutexGuard<'_, Source<C>> {
+        self.inner.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sessions that were kept are not used again: they have become too old. A new one signs in.
@@ -155,19 +240,13 @@ impl<C: Connection> Database<C> {
         let Inner {
             client,
             address,
-            place,
             _folder,
+            connect,
             ..
         } = &*self.inner;
-        let inner = Inner {
-            client: client.clone(),
-            address: address.clone(),
-            place: place.clone(),
-            _folder: _folder.clone(),
-            before_commit: Some(Arc::new(hook)),
-            idle: Mutex::default(),
-        };
-        Self { inner: Arc::new(inner) }
+        let same = Inner::new(client.clone(), address, _folder.clone(), connect.clone());
+        let before_commit: Option<Hook> = Some(Arc::new(hook));
+        Inner { before_commit, ..same }.into()
     }
 
     /// Commits a transaction, and keeps its session for the next. [`Error::Contention`]: somebody was faster, and nothing of it has happened; run it again.
@@ -313,12 +392,35 @@ pub(crate) fn is_there(address: &Address) -> bool {
     }
 }
 
+/// Begins a transaction of this session, if it answers in time.
+async fn begun<C: Connection>(session: surrealdb::Surreal<C>) -> Result<Transaction<C>, Option<surrealdb::Error>> {
+    match tokio::time::timeout(PATIENCE, session.begin()).await {
+        Ok(begun) => begun.map_err(Some),
+        Err(_) => Err(None),
+    }
+}
+
+/// Whether a session is of no use any more, and another may be: it has become too old, or was not let in when its connection was made anew. What is
+/// wrong with the connection itself, or with how many sessions it has, is no reason.
+fn is_spent(error: &Option<surrealdb::Error>) -> bool {
+    error.as_ref().is_some_and(|error| {
+        let of_connection = matches!(error.details(), ErrorDetails::Connection(_));
+        !of_connection && !error.to_string().contains(TOO_MANY_SESSIONS)
+    })
+}
+
+fn told(error: Option<surrealdb::Error>) -> Error {
+    error.map_or_else(no_answer, from_surreal)
+}
+
+fn no_answer() -> Error {
+    Error::Timeout(format!("no answer within {} seconds", PATIENCE.as_secs()).into())
+}
+
 /// An answer, or that there was none in time.
 pub(crate) async fn in_time<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => answer,
-        Err(_) => Err(Error::Timeout(
-            format!("no answer within {} seconds", PATIENCE.as_secs()).into(),
-        )),
+        Err(_) => Err(no_answer()),
     }
 }

@@ -33,6 +33,9 @@ pub fn from_surreal(error: surrealdb::Error) -> Error {
     }
 }
 
+/// What a server says of more sessions than it lets one connection have.
+pub(crate) const TOO_MANY_SESSIONS: &str = "Method not allowed";
+
 /// What a server says that is short of something, or ends, or has lost the connection that a transaction was on: nothing of it is committed.
 fn is_passing(error: &surrealdb::Error, text: &str) -> bool {
     let words = [
@@ -42,8 +45,7 @@ fn is_passing(error: &surrealdb::Error, text: &str) -> bool {
         "shutting down",
         "WebSocket is closing",
         "Connection reset",
-        // More sessions than a server lets one connection have.
-        "Method not allowed",
+        TOO_MANY_SESSIONS,
     ];
     let cancelled = error.query_details() == Some(&QueryError::Cancelled);
     cancelled || words.iter().any(|words| text.contains(words))

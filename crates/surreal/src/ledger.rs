@@ -126,7 +126,7 @@ async fn change<T>(
     if entry.is_none() {
         // What is decided on an entry that stays as it is, or is not there, must be so at the commit too: a message that ends without one must not be
         // given one meanwhile.
-        records::watch::<Value>(work.on, &[name_of(key)]).await?;
+        records::watch(work.on, &[name_of(key)]).await?;
     }
     if let Some(entry) = entry {
         if let Some(at) = was.filter(|_| was != entry.expires_at) {
@@ -171,7 +171,7 @@ pub(crate) async fn leave(work: &mut Work<'_>, hold: &Hold, message: MessageId) 
     let (record, bound) = match seq {
         Some(Seq { seq }) => {
             // Nor would one that ends meanwhile.
-            records::watch::<Value>(work.on, &[name!(MESSAGE, seq)]).await?;
+            records::watch(work.on, &[name!(MESSAGE, seq)]).await?;
             (work.message(seq).await?, bound(work, seq).await?)
         }
         None => (None, None),
@@ -217,7 +217,7 @@ pub(crate) async fn clear(work: &mut Work<'_>, leases: &[Lease]) -> Result<Vec<C
     // Whoever ends a message that has no entry yet writes none: he must not do it while it is given one here.
     let under_keys = leases.iter().filter(|lease| lease.bound);
     let messages: Vec<_> = under_keys.map(|lease| name!(MESSAGE, lease.seq)).collect();
-    records::watch::<Value>(work.on, &messages).await?;
+    records::watch(work.on, &messages).await?;
     for lease in leases {
         let Some(Bound { id, key, fingerprint }) = bound(work, lease.seq).await? else {
             answers.push(Clearance::Send);

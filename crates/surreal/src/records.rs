@@ -243,26 +243,24 @@ impl Range {
 
 /// The records of these names, in their order; none for one that is not there.
 pub(crate) async fn get<T: SurrealValue>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
-    read_in_order(on, GET, names).await
-}
-
-/// The same; and if somebody else changes one of them, or makes it, before this transaction commits, that is a conflict.
-pub(crate) async fn watch<T: SurrealValue>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
-    read_in_order(on, WATCH, names).await
-}
-
-async fn read_in_order<T: SurrealValue>(
-    on: &dyn Run,
-    sql: &'static str,
-    names: &[Name],
-) -> Result<Vec<Option<T>>, Error> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let ids = Value::Array(names.iter().map(Name::id).collect::<Vec<_>>().into());
-    let found = rows::<T>(on.run(sql, vec![("ids", ids)]).await?)?;
+    let found = rows::<T>(on.run(GET, vec![("ids", ids(names))]).await?)?;
     let mut found: std::collections::BTreeMap<Vec<Part>, T> = found.into_iter().collect();
     Ok(names.iter().map(|name| found.remove(&name.parts)).collect())
+}
+
+/// If somebody else changes one of these, or makes it, before this transaction commits, that is a conflict.
+pub(crate) async fn watch(on: &dyn Run, names: &[Name]) -> Result<(), Error> {
+    if !names.is_empty() {
+        on.run(WATCH, vec![("ids", ids(names))]).await?;
+    }
+    Ok(())
+}
+
+fn ids(names: &[Name]) -> Value {
+    Value::Array(names.iter().map(Name::id).collect::<Vec<_>>().into())
 }
 
 /// One record, if it is there.

@@ -17,7 +17,7 @@ use crate::{
     insert::insert_all,
     ledger,
     message::{Deadline, InLine, LEASED, MESSAGE, Record, later},
-    records::{self, Range, Run, get, name, watch},
+    records::{self, Range, Run, get, name},
     saga,
     settings::{self, Options},
     work::{Key, Work, dedupe_name, run_of},
@@ -98,7 +98,8 @@ fn may_be_refused(settlement: &Settlement) -> bool {
 pub(crate) async fn settle_in(on: &dyn Run, options: &Options, settlement: &Settlement) -> Result<Verdict, Error> {
     settlement.check_own()?;
     let mut work = Work::begin(on, options).await?;
-    work.leaves_deadlines = true;
+    // Whoever takes a lease back must hear of a renewal that comes first, and does by taking its deadline away.
+    work.leaves_deadlines = !settlement.is_expiry();
     let batch = std::slice::from_ref(settlement);
     let mut ending = Ending::begin(&mut work, options, batch, true).await?;
     let verdict = ending.one(settlement, batch).await?;
@@ -121,18 +122,13 @@ impl<'w, 't> Ending<'w, 't> {
         let seqs: BTreeSet<_> = batch.iter().map(|settlement| settlement.lease.seq).collect();
         work.load(seqs.iter().copied()).await?;
         look_ahead(work, batch).await?;
-        // Whoever takes a lease back must hear of a renewal that comes first.
-        let watched: BTreeSet<_> = batch.iter().filter(|s| s.is_expiry()).map(|s| s.lease.seq).collect();
-        let mut deadlines = BTreeMap::new();
-        let (late, live): (Vec<_>, Vec<_>) = seqs.into_iter().partition(|seq| watched.contains(seq));
-        let name = |seqs: &[i64]| seqs.iter().map(|seq| name!(LEASED, *seq)).collect::<Vec<_>>();
-        for (seqs, found) in [
-            (&late, watch::<Deadline>(work.on, &name(&late)).await?),
-            (&live, get::<Deadline>(work.on, &name(&live)).await?),
-        ] {
-            let found = seqs.iter().zip(found).filter_map(|(seq, found)| Some((*seq, found?)));
-            deadlines.extend(found);
-        }
+        let names: Vec<_> = seqs.iter().map(|seq| name!(LEASED, *seq)).collect();
+        let found = get::<Deadline>(work.on, &names).await?;
+        let deadlines = seqs
+            .into_iter()
+            .zip(found)
+            .filter_map(|(seq, found)| Some((seq, found?)));
+        let deadlines = deadlines.collect();
         Ok(Self {
             work,
             options,
@@ -351,12 +347,13 @@ async fn look_ahead(work: &mut Work<'_>, batch: &[Settlement]) -> Result<(), Err
 /// The leased messages of a key: run:[namespace, tenant, key, place].
 pub(crate) const RUN: &str = "posthouse_run";
 
-/// Moves the deadlines of leases that are held. A renewal is told if somebody ends the lease before it commits, and is in nobody's way.
+/// Moves the deadlines of leases that are held, and writes nothing else: a handler who ends the lease in his own transaction meanwhile is not
+/// disturbed, and comes after it. Everybody else who ends or grants it writes the deadline too, so that of the two one is told.
 pub(crate) async fn renew(on: &dyn Run, leases: &[Lease], by: Duration) -> Result<Vec<Renewal>, Error> {
     let (now, _) = settings::look(on).await?;
     let messages: Vec<_> = leases.iter().map(|lease| name!(MESSAGE, lease.seq)).collect();
     let deadlines: Vec<_> = leases.iter().map(|lease| name!(LEASED, lease.seq)).collect();
-    let records = watch::<Record>(on, &messages).await?;
+    let records = get::<Record>(on, &messages).await?;
     let found = get::<Deadline>(on, &deadlines).await?;
     let (mut answers, mut puts) = (Vec::with_capacity(leases.len()), Vec::new());
     for ((lease, record), deadline) in leases.iter().zip(records).zip(found) {

@@ -346,7 +346,7 @@ impl<C: Connection> Store for SurrealDb<C> {
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
-        self.inner.bell.listen(self.inner.db.client()).await
+        self.inner.bell.listen(&self.inner.db).await
     }
 
     async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use surrealdb::{Connection, Notification, Surreal, method::QueryStream, types::Value};
 use tokio::sync::Mutex;
 
-use crate::{database::in_time, error::from_surreal};
+use crate::{Database, database::in_time, error::from_surreal};
 
 const LISTEN: &str = include_str!("../sql/listen.surql");
 
@@ -31,10 +31,10 @@ impl<C: Connection> Default for Bell<C> {
 
 impl<C: Connection> Bell<C> {
     /// From now on it rings. What was there before is for the sleeper to look for.
-    pub async fn listen(&self, db: &Surreal<C>) -> Result<(), Error> {
+    pub async fn listen(&self, db: &Database<C>) -> Result<(), Error> {
         let mut rings = self.rings.lock().await;
         if rings.is_none() {
-            let session = db.clone();
+            let (session, _) = db.session();
             let asked = async {
                 session
                     .query(LISTEN)

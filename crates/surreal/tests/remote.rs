@@ -127,6 +127,35 @@ async fn a_server_that_comes_back_is_used_again() {
     assert_eq!((counts.ready.value, counts.done.value), (1, 1));
 }
 
+/// A server comes back without the user, and is told of him again later: a client that was refused once is refused for ever, so another one is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_whom_a_server_did_not_know_for_a_while_is_let_in_again() {
+    const USER: &str = "DEFINE USER app ON DATABASE PASSWORD 'app' ROLES EDITOR";
+    async fn prepare(server: &Server) {
+        let root = Database::connect(&server.url("shop/orders")).await.unwrap();
+        SurrealDb::migrate(&root).await.unwrap();
+        root.client().query(USER).await.unwrap().check().unwrap();
+    }
+    let mut server = Server::start("mem://").await;
+    prepare(&server).await;
+    let store = SurrealDb::connect(&server.url_of("app:app", "shop/orders"), Options::default())
+        .await
+        .unwrap();
+    store.enqueue_now(vec![message("one")]).await.unwrap();
+    server.down();
+    server.up().await;
+    let since = Instant::now();
+    // Ends: when it is refused, which it is as soon as it has connected again.
+    while !matches!(store.counts().await, Err(Error::Denied(_))) {
+        assert!(since.elapsed() < Duration::from_secs(30), "it is not refused");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    prepare(&server).await;
+    store.enqueue_now(vec![message("two")]).await.unwrap();
+    store.asleep("w", LEASE).await.unwrap();
+    assert_eq!(store.counts().await.unwrap().ready.value, 1);
+}
+
 #[tokio::test]
 async fn an_encrypted_connection_trusts_whom_it_is_told_to() {
     let folder = tempfile::tempdir().unwrap();
