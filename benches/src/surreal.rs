@@ -17,14 +17,16 @@ use std::{
 
 const RUNS: usize = 3;
 
-/// What is measured: what it is called, how many messages, how many of them at a time, of how many order keys.
-const WORKS: [Work; 4] = [
+/// What is measured: what it is called, how many messages, how many of them at a time, of how many order keys, and behind how many of a topic that claims leave, as if its destination were
+/// paused.
+const WORKS: [Work; 5] = [
     Work {
         name: "one at a time",
         messages: 2000,
         enqueue: 1,
         claim: 500,
         keys: 0,
+        left: 0,
     },
     Work {
         name: "500 at a time",
@@ -32,6 +34,7 @@ const WORKS: [Work; 4] = [
         enqueue: 500,
         claim: 500,
         keys: 0,
+        left: 0,
     },
     Work {
         name: "500 at a time, of 1,000 keys",
@@ -39,6 +42,7 @@ const WORKS: [Work; 4] = [
         enqueue: 500,
         claim: 500,
         keys: 1000,
+        left: 0,
     },
     Work {
         name: "50 at a time",
@@ -46,6 +50,15 @@ const WORKS: [Work; 4] = [
         enqueue: 50,
         claim: 50,
         keys: 0,
+        left: 0,
+    },
+    Work {
+        name: "500 at a time, behind 20,000 that are left",
+        messages: 10_000,
+        enqueue: 500,
+        claim: 500,
+        keys: 0,
+        left: 20_000,
     },
 ];
 
@@ -58,6 +71,7 @@ struct Work {
     enqueue: usize,
     claim: u32,
     keys: usize,
+    left: usize,
 }
 
 /// Messages a second.
@@ -127,6 +141,11 @@ fn message(n: usize, work: Work) -> Message {
 
 async fn measure(engine: &str, folder: &Path, work: Work) -> Pace {
     let bench = Bench::open(engine, folder).await;
+    for _ in 0..work.left / 500 {
+        bench
+            .enqueue(vec![Message::bytes("left", "text/plain", b"left".to_vec()); 500])
+            .await;
+    }
     let all: Vec<_> = (0..work.messages).map(|n| message(n, work)).collect();
     let since = Instant::now();
     for some in all.chunks(work.enqueue) {
@@ -134,7 +153,7 @@ async fn measure(engine: &str, folder: &Path, work: Work) -> Pace {
     }
     let enqueue = work.messages as f64 / since.elapsed().as_secs_f64();
     let (store, since, mut done) = (bench.store(), Instant::now(), 0);
-    let claim = Claim::new("bench", work.claim, Duration::from_secs(600));
+    let claim = Claim::new("bench", work.claim, Duration::from_secs(600)).not_topic("left");
     loop {
         let claimed = store.claim(&claim).await.unwrap();
         if claimed.is_empty() {
@@ -151,7 +170,11 @@ async fn measure(engine: &str, folder: &Path, work: Work) -> Pace {
     let drain = done as f64 / since.elapsed().as_secs_f64();
     let counts = bench.admin().counts().await.unwrap();
     let left = counts.ready.value + counts.leased.value + counts.scheduled.value;
-    assert_eq!((done, left), (work.messages, 0), "verification failed: no number");
+    assert_eq!(
+        (done, left),
+        (work.messages, work.left as u64),
+        "verification failed: no number"
+    );
     Pace { enqueue, drain }
 }
 
@@ -159,7 +182,7 @@ async fn measure(engine: &str, folder: &Path, work: Work) -> Pace {
 async fn main() {
     let folder = PathBuf::from(std::env::var("POSTHOUSE_BENCH_FOLDER").expect("run benches/surreal"));
     println!(
-        "{:<30} {:<24} {:>11} {:>7} {:>11} {:>7}",
+        "{:<44} {:<24} {:>11} {:>7} {:>11} {:>7}",
         "work", "engine", "enqueue/s", "ratio", "drain/s", "ratio"
     );
     for work in WORKS {
@@ -176,7 +199,7 @@ async fn main() {
         for (engine, paces) in ENGINES.iter().zip(&paces) {
             let (enqueue, drain) = (middle(paces, |p| p.enqueue), middle(paces, |p| p.drain));
             println!(
-                "{:<30} {engine:<24} {enqueue:>11.0} {:>7.2} {drain:>11.0} {:>7.2}",
+                "{:<44} {engine:<24} {enqueue:>11.0} {:>7.2} {drain:>11.0} {:>7.2}",
                 work.name,
                 enqueue / base.0,
                 drain / base.1

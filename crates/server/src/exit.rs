@@ -225,7 +225,7 @@ fn next_step(error: &Error) -> (String, Option<String>) {
             Some("check --store (or POSTHOUSE_STORE__URL, or the configuration), and that it is up and lets you in".to_owned())
         }
         Error::Denied(_) => {
-            Some("connect as a role that may, or let the owner of the schema grant it one (posthouse migrate --roles): see docs/sql.md".to_owned())
+            Some("connect as somebody who may; on PostgreSQL the owner of the schema grants roles (posthouse migrate --roles, docs/sql.md), on SurrealDB the owner of the database defines users (docs/surrealdb.md)".to_owned())
         }
         // The stores end such a text with what to do; here that has a line of its own.
         Error::Schema(_) => {

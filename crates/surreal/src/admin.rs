@@ -16,12 +16,14 @@ use crate::{
     ledger,
     message::{DEAD, Deadline, ENDED, ID, InLine, KEYED, LEASED, MESSAGE, READY, Record, SCHED, later, micros},
     presence,
-    records::{self, Range, Run, count, get, name},
+    records::{self, Name, Range, Run, count, get, name},
     saga, settings, settle,
     work::{Key, Taken, Work, dedupe_name, line_of, over, run_of},
 };
 
 const AUDIT: &str = "posthouse_audit";
+/// The same by message: audit_of:[id, number].
+const AUDIT_OF: &str = "posthouse_audit_of";
 /// Actors, reasons, notes and receipts of operators are kept this long.
 pub(crate) const TEXT_CHARS: usize = 512;
 const PAGE: usize = 500;
@@ -64,6 +66,9 @@ pub(crate) async fn write_audit(
         detail,
     };
     let n = work.number(0).await?;
+    if let Some(id) = uuid {
+        work.put(name!(AUDIT_OF, id, n), Seq { seq: n });
+    }
     work.put(name!(AUDIT, n), line);
     Ok(())
 }
@@ -74,12 +79,14 @@ pub(crate) async fn audit(on: &dyn Run, filter: &AuditFilter) -> Result<Vec<Audi
     let wanted = filter.page_size() as usize;
     // Ends: numbers fall.
     while found.len() < wanted {
-        let page = records::last::<Line>(on, AUDIT, before, PAGE).await?;
+        let page = match filter.id {
+            Some(id) => lines_of(on, id, before).await?,
+            None => records::last::<Line>(on, AUDIT, before, PAGE).await?,
+        };
         let Some((lowest, _)) = page.last() else { break };
         before = lowest.number(0)?;
         for (name, line) in page {
-            let takes = filter.id.is_none_or(|id| line.uuid == Some(id.0))
-                && filter.actor.as_ref().is_none_or(|actor| *actor == line.actor)
+            let takes = filter.actor.as_ref().is_none_or(|actor| *actor == line.actor)
                 && filter.action.as_ref().is_none_or(|action| *action == line.action);
             if takes && found.len() < wanted {
                 found.push(AuditEntry {
@@ -95,6 +102,19 @@ pub(crate) async fn audit(on: &dyn Run, filter: &AuditFilter) -> Result<Vec<Audi
         }
     }
     Ok(found)
+}
+
+/// What the audit has of a message below this number, newest first: as many as people have had their hands on it.
+async fn lines_of(on: &dyn Run, id: MessageId, below: i64) -> Result<Vec<(Name, Line)>, Error> {
+    let range = Range::under(name!(AUDIT_OF, id.0)).below(name!(AUDIT_OF, id.0, below));
+    let of = records::first::<Seq>(on, range, records::ALL).await?;
+    let names: Vec<_> = of.iter().rev().map(|(_, of)| name!(AUDIT, of.seq)).collect();
+    let lines = get::<Line>(on, &names).await?;
+    Ok(names
+        .into_iter()
+        .zip(lines)
+        .filter_map(|(name, line)| Some((name, line?)))
+        .collect())
 }
 
 /// The number of a message.

@@ -29,31 +29,36 @@ const LAPSED: usize = 200;
 const ANSWERED: i64 = 16 << 20;
 /// How much of a key's run is read with its head.
 const BEGUN: usize = 4;
+/// From how many hints on those of a key that somebody is at are taken away.
+const CROWD: usize = 20;
+
+/// Where a handle's claims have come to, so that everybody has a turn.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turns {
+    /// The lane that was served last.
+    served: Option<Lane>,
+    /// The tenant that was visited last while a flood fell due, and its namespace.
+    visited: Option<(String, String)>,
+}
 
 /// What was granted, and what is known of the rest.
 pub(crate) struct Granted {
     pub claimed: Vec<Claimed>,
     pub complete: bool,
-    /// The lane that was served last.
-    pub served: Option<Lane>,
+    pub turns: Turns,
 }
 
 /// Grants leases. What was chosen is written; the caller commits it. One that has lost to others leaves some of what comes first to them: so many that claim at once
 /// soon take different ones.
-pub(crate) async fn claim(
-    work: &mut Work<'_>,
-    claim: &Claim,
-    served: Option<Lane>,
-    lost: usize,
-) -> Result<Granted, Error> {
-    let all_fell_due = fall_due(work, claim, served.as_ref()).await?;
+pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, mut turns: Turns, lost: usize) -> Result<Granted, Error> {
+    let all_fell_due = fall_due(work, claim, &mut turns).await?;
     work.flush().await?;
     let token = Work::token();
     let mut choosing = Choosing {
         claim,
         chosen: Vec::new(),
         bytes: 0,
-        served,
+        served: turns.served,
         complete: all_fell_due,
         passing: Passing {
             left: fastrand::usize(0..=lost.min(MOST_LOST) * claim.batch as usize),
@@ -65,35 +70,41 @@ pub(crate) async fn claim(
     if leaves {
         choosing.complete = false;
         if choosing.chosen.is_empty() {
-            // There was not more than what it left.
+            // There was not more than what it left. What has lapsed on the way must be gone for the second look.
+            work.flush().await?;
             choosing.passing.left = 0;
             choosing.choose(work).await?;
         }
     }
     let Choosing {
         chosen,
-        complete,
+        mut complete,
         served,
         ..
     } = choosing;
-    work.load(chosen.iter().copied()).await?;
-    for seq in &chosen {
-        grant(work, claim, token, *seq).await?;
+    work.load(chosen.iter().map(|chosen| chosen.line.seq)).await?;
+    let mut granted = Vec::with_capacity(chosen.len());
+    for Chosen { lane, pos, line } in chosen {
+        if grant(work, claim, token, line.seq).await? {
+            granted.push(line.seq);
+        } else {
+            work.forget_line(&lane, pos, &line);
+            complete = false;
+        }
     }
     work.flush().await?;
     Ok(Granted {
-        claimed: read(work, &chosen, token).await?,
+        claimed: read(work, &granted, token).await?,
         complete,
-        served,
+        turns: Turns { served, ..turns },
     })
 }
 
-/// Puts it under the lease.
-async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) -> Result<(), Error> {
-    let record = work
-        .message(seq)
-        .await?
-        .ok_or_else(|| internal("what was chosen is not there"))?;
+/// Puts it under the lease. Whether it is there.
+async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) -> Result<bool, Error> {
+    let Some(record) = work.message(seq).await? else {
+        return Ok(false);
+    };
     let step = decide(&record, Event::Claimed)?;
     let now = work.now;
     work.change(seq, |record| {
@@ -103,7 +114,7 @@ async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) 
     .await?;
     let until = later(now, claim.lease);
     work.put(name!(LEASED, seq), Deadline { token: token.0, until });
-    Ok(())
+    Ok(true)
 }
 
 /// What was granted, with its content.
@@ -136,7 +147,7 @@ async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<
 }
 
 /// What waited for a time that has come goes into its line. Answers whether that was all.
-async fn fall_due(work: &mut Work<'_>, claim: &Claim, served: Option<&Lane>) -> Result<bool, Error> {
+async fn fall_due(work: &mut Work<'_>, claim: &Claim, turns: &mut Turns) -> Result<bool, Error> {
     let most = PROMOTED + claim.batch as usize;
     let mut due = Vec::new();
     match &claim.tenant {
@@ -157,15 +168,21 @@ async fn fall_due(work: &mut Work<'_>, claim: &Claim, served: Option<&Lane>) -> 
         }
     }
     let all = due.len() < most;
+    due.truncate(most);
     let mut seqs: Vec<_> = due.iter().map(|(_, due)| due.seq).collect();
-    seqs.truncate(most);
     if !all && claim.tenant.is_none() {
         // A flood of one tenant is in nobody's way.
-        seqs.extend(due_of_each(work, claim, served).await?);
+        seqs.extend(due_of_each(work, claim, turns).await?);
         seqs.sort_unstable();
         seqs.dedup();
     }
     work.load(seqs.iter().copied()).await?;
+    for (name, line) in due {
+        // Half of an enqueue that was committed.
+        if work.message(line.seq).await?.is_none() {
+            work.drop(name);
+        }
+    }
     let count = seqs.len();
     for (at, seq) in seqs.into_iter().enumerate() {
         fell_due(work, seq, count - at - 1).await?;
@@ -173,33 +190,29 @@ async fn fall_due(work: &mut Work<'_>, claim: &Claim, served: Option<&Lane>) -> 
     Ok(all)
 }
 
-/// Some of each tenant that are due, of so many tenants, beginning after the one that was served last.
-async fn due_of_each(work: &Work<'_>, claim: &Claim, served: Option<&Lane>) -> Result<Vec<i64>, Error> {
-    let mut seqs = Vec::new();
-    let all = Range::all(SCHED_TENANT);
-    let mut next = match served {
-        Some((namespace, tenant)) => all.clone().above(past(&name!(SCHED_TENANT, tenant, namespace), 2)),
-        None => all.clone(),
-    };
-    let mut wrapped = served.is_none();
+/// Some of each tenant that are due, of so many tenants, beginning after the one that was visited last.
+async fn due_of_each(work: &Work<'_>, claim: &Claim, turns: &mut Turns) -> Result<Vec<i64>, Error> {
+    let (mut seqs, all) = (Vec::new(), Range::all(SCHED_TENANT));
     // Ends: so many are visited.
     for _ in 0..TENANTS {
-        let Some((at, _)) = records::first::<InLine>(work.on, next.clone(), 1).await?.pop() else {
-            if std::mem::replace(&mut wrapped, true) {
+        let next = match &turns.visited {
+            Some((tenant, namespace)) => all.clone().above(past(&name!(SCHED_TENANT, tenant, namespace), 2)),
+            None => all.clone(),
+        };
+        let Some((at, _)) = records::first::<InLine>(work.on, next, 1).await?.pop() else {
+            if turns.visited.take().is_none() {
                 break;
             }
-            next = all.clone();
             continue;
         };
         let (tenant, namespace) = (at.text(0)?.to_owned(), at.text(1)?.to_owned());
-        next = all.clone().above(past(&at, 2));
-        if !claim.namespaces.is_empty() && !claim.namespaces.contains(&namespace) {
-            continue;
+        if claim.namespaces.is_empty() || claim.namespaces.contains(&namespace) {
+            let range = Range::under(name!(SCHED_TENANT, &tenant, &namespace));
+            let range = range.up_to(name!(SCHED_TENANT, &tenant, &namespace, work.now, i64::MAX));
+            let some = records::first::<InLine>(work.on, range, claim.batch as usize).await?;
+            seqs.extend(some.into_iter().map(|(_, line)| line.seq));
         }
-        let range = Range::under(name!(SCHED_TENANT, &tenant, &namespace));
-        let range = range.up_to(name!(SCHED_TENANT, &tenant, &namespace, work.now, i64::MAX));
-        let some = records::first::<InLine>(work.on, range, claim.batch as usize).await?;
-        seqs.extend(some.into_iter().map(|(_, line)| line.seq));
+        turns.visited = Some((tenant, namespace));
     }
     Ok(seqs)
 }
@@ -210,7 +223,8 @@ async fn fell_due(work: &mut Work<'_>, seq: i64, more: usize) -> Result<(), Erro
         return Ok(());
     };
     if record.lapsed(work.now) && record.order_key.is_none() {
-        return work.lapse(seq).await;
+        work.lapse(seq).await?;
+        return Ok(());
     }
     let place = match record.order_key {
         Some(_) => record.pos,
@@ -226,10 +240,12 @@ async fn fell_due(work: &mut Work<'_>, seq: i64, more: usize) -> Result<(), Erro
     Ok(())
 }
 
-/// The namespaces of a claim; or all that there are in a table whose ids have them in this place.
+/// The namespaces of a claim, in their order; or all that there are in a table whose ids have them in this place. Of others than a claim's own tenant no more is
+/// read than that they are there.
 async fn namespaces_of(work: &Work<'_>, claim: &Claim, range: &Range, at: usize) -> Result<Vec<String>, Error> {
     if !claim.namespaces.is_empty() {
-        return Ok(claim.namespaces.clone());
+        let own: BTreeSet<_> = claim.namespaces.iter().cloned().collect();
+        return Ok(own.into_iter().collect());
     }
     let (mut found, mut next) = (Vec::new(), range.clone());
     // Ends: names rise.
@@ -250,10 +266,17 @@ fn past(name: &Name, parts: usize) -> Name {
     }
 }
 
+/// A message that a claim will grant, and the line that leads to it.
+struct Chosen {
+    lane: Lane,
+    pos: i64,
+    line: InLine,
+}
+
 /// A claim that chooses.
 struct Choosing<'c> {
     claim: &'c Claim,
-    chosen: Vec<i64>,
+    chosen: Vec<Chosen>,
     bytes: u64,
     served: Option<Lane>,
     complete: bool,
@@ -300,7 +323,7 @@ impl Choosing<'_> {
             if self.passing.lapsed >= LAPSED {
                 self.complete = false;
             }
-            let Some(next) = next else {
+            let Some((pos, next)) = next else {
                 continue;
             };
             let size = u64::try_from(next.bytes).unwrap_or(0);
@@ -311,7 +334,11 @@ impl Choosing<'_> {
                 return Ok(());
             }
             self.bytes += size;
-            self.chosen.push(next.seq);
+            self.chosen.push(Chosen {
+                lane: line.lane.clone(),
+                pos,
+                line: next,
+            });
             self.served = Some(line.lane.clone());
             lanes.push_back(line);
         }
@@ -359,28 +386,17 @@ impl<'c> Round<'c> {
         Ok(None)
     }
 
-    fn takes(&self, (namespace, tenant): &Lane) -> bool {
-        let claim = self.claim;
-        (claim.namespaces.is_empty() || claim.namespaces.contains(namespace))
-            && claim.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
-            && !claim.not_tenants.contains(tenant)
+    fn takes(&self, (_, tenant): &Lane) -> bool {
+        !self.claim.not_tenants.contains(tenant)
     }
 
-    /// The first lane with work above this one.
+    /// The first lane with work above this one, of those that the claim is about.
     async fn above(&self, work: &Work<'_>, at: Option<&Lane>) -> Result<Option<Lane>, Error> {
         let mut first: Option<Lane> = None;
         for table in [READY, HEAD] {
-            let mut range = Range::all(table);
-            if let Some((namespace, tenant)) = at {
-                range = range.above(past(&name!(table, namespace, tenant), 2));
-            }
-            // A claim of one tenant looks at no other's: it asks for its own lane in each namespace.
-            let found = match (&self.claim.tenant, at) {
-                (Some(tenant), _) => self.own(work, table, tenant, at).await?,
-                _ => match records::first::<InLine>(work.on, range, 1).await?.pop() {
-                    Some((name, _)) => Some((name.text(0)?.to_owned(), name.text(1)?.to_owned())),
-                    None => None,
-                },
+            let found = match (&self.claim.tenant, self.claim.namespaces.is_empty()) {
+                (None, true) => lane_in(work, Range::all(table), table, at).await?,
+                (tenant, _) => self.own(work, table, tenant.as_deref(), at).await?,
             };
             first = match (first, found) {
                 (Some(one), Some(other)) => Some(one.min(other)),
@@ -390,24 +406,41 @@ impl<'c> Round<'c> {
         Ok(first)
     }
 
+    /// The same of a claim of one tenant, or of some namespaces: it asks in each namespace, and walks over no other's lanes.
     async fn own(
         &self,
         work: &Work<'_>,
         table: &'static str,
-        tenant: &str,
+        tenant: Option<&str>,
         at: Option<&Lane>,
     ) -> Result<Option<Lane>, Error> {
         for namespace in namespaces_of(work, self.claim, &Range::all(table), 0).await? {
-            let lane = (namespace, tenant.to_owned());
-            if at.is_some_and(|at| lane <= *at) {
-                continue;
-            }
-            let range = Range::under(name!(table, &lane.0, &lane.1));
-            if !records::first::<InLine>(work.on, range, 1).await?.is_empty() {
-                return Ok(Some(lane));
+            let within = match tenant {
+                Some(tenant) if at.is_some_and(|at| (&*namespace, tenant) <= (&*at.0, &*at.1)) => continue,
+                Some(tenant) => Range::under(name!(table, &namespace, tenant)),
+                None => Range::under(name!(table, &namespace)),
+            };
+            let found = match at.filter(|at| tenant.is_none() && at.0 >= namespace) {
+                Some(at) if at.0 > namespace => None,
+                at => lane_in(work, within, table, at).await?,
+            };
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(None)
+    }
+}
+
+/// The lane of the first in a range, above this one.
+async fn lane_in(work: &Work<'_>, range: Range, table: &'static str, at: Option<&Lane>) -> Result<Option<Lane>, Error> {
+    let range = match at {
+        Some((namespace, tenant)) => range.above(past(&name!(table, namespace, tenant), 2)),
+        None => range,
+    };
+    match records::first::<InLine>(work.on, range, 1).await?.pop() {
+        Some((name, _)) => Ok(Some((name.text(0)?.to_owned(), name.text(1)?.to_owned()))),
+        None => Ok(None),
     }
 }
 
@@ -418,6 +451,8 @@ struct Line {
     heads: Stretch,
     /// The beginnings of the runs of keys whose heads were read.
     begun: BTreeMap<String, VecDeque<(i64, InLine)>>,
+    /// Hints that were left, of keys that somebody is at.
+    left: BTreeMap<String, Vec<i64>>,
     run: Option<Run>,
 }
 
@@ -468,6 +503,7 @@ impl Line {
             ready: Stretch::new(READY),
             heads: Stretch::new(HEAD),
             begun: BTreeMap::new(),
+            left: BTreeMap::new(),
             run: None,
         }
     }
@@ -493,13 +529,13 @@ impl Line {
         Ok(())
     }
 
-    /// The next message of this lane that may be granted, the oldest first.
+    /// The next message of this lane that may be granted, with its place; the oldest first.
     async fn next(
         &mut self,
         work: &mut Work<'_>,
         claim: &Claim,
         passing: &mut Passing,
-    ) -> Result<Option<InLine>, Error> {
+    ) -> Result<Option<(i64, InLine)>, Error> {
         // Ends: each turn takes from a line, and lines are finite within one transaction.
         loop {
             if passing.lapsed >= LAPSED {
@@ -530,18 +566,20 @@ impl Line {
                 }
                 continue;
             }
-            let Some((_, ready)) = self.ready.read.pop_front() else {
+            let Some((pos, ready)) = self.ready.read.pop_front() else {
                 continue;
             };
             if claim.not_topics.contains(&ready.topic) || passing.leaves() {
                 continue;
             }
             if ready.deliver_by.is_some_and(|at| at <= work.now) {
-                work.lapse(ready.seq).await?;
+                if !work.lapse(ready.seq).await? {
+                    work.forget_line(&self.lane, pos, &ready);
+                }
                 passing.lapsed += 1;
                 continue;
             }
-            return Ok(Some(ready));
+            return Ok(Some((pos, ready)));
         }
     }
 }
@@ -549,12 +587,23 @@ impl Line {
 impl Line {
     /// The run that begins at a hint, if that is the first of its key and nothing holds it. If it is not, the hints of the key are taken away:
     /// whoever frees it makes another.
-    async fn run_from(&self, work: &mut Work<'_>, pos: i64, head: &InLine) -> Result<Option<Run>, Error> {
+    ///
+    /// To take them away is to write the key's record, and whoever is at the key in a transaction of his own would be told of that. So a few are left while somebody is.
+    async fn run_from(&mut self, work: &mut Work<'_>, pos: i64, head: &InLine) -> Result<Option<Run>, Error> {
         let Some(order_key) = head.key.clone() else {
             return Err(internal("a head has no key"));
         };
         let part = self.begun.get(&order_key).cloned().unwrap_or_default();
         let key = (self.lane.clone(), order_key);
+        if work.is_leased(&key) {
+            let left = self.left.entry(key.1.clone()).or_default();
+            left.push(pos);
+            if left.len() >= CROWD {
+                work.touch(&key).await?;
+                std::mem::take(left).into_iter().for_each(|pos| work.unhint(&key, pos));
+            }
+            return Ok(None);
+        }
         let first = part.front().map(|(first, _)| *first);
         if work.is_free(&key, pos).await? && first == Some(pos) {
             return Ok(Some(Run {
@@ -596,7 +645,12 @@ impl Run {
         Ok(())
     }
 
-    async fn next(&mut self, work: &mut Work<'_>, claim: &Claim, lapses: &mut usize) -> Result<Option<InLine>, Error> {
+    async fn next(
+        &mut self,
+        work: &mut Work<'_>,
+        claim: &Claim,
+        lapses: &mut usize,
+    ) -> Result<Option<(i64, InLine)>, Error> {
         // Ends: each turn takes one of the key.
         loop {
             if *lapses >= LAPSED {
@@ -613,11 +667,12 @@ impl Run {
                 return Ok(None);
             }
             if !lapsed {
-                return Ok(Some(next));
+                return Ok(Some((pos, next)));
             }
-            work.lapse(next.seq).await?;
             *lapses += 1;
-            if next.blocks {
+            if !work.lapse(next.seq).await? {
+                work.forget_line(&self.key.0, pos, &next);
+            } else if next.blocks {
                 (self.over, self.part) = (true, VecDeque::new());
                 return Ok(None);
             }

@@ -19,7 +19,7 @@ use surrealdb::{
 
 use crate::{
     address::{Address, Engine, Tls, User},
-    error::{TOO_MANY_SESSIONS, from_surreal, unavailable},
+    error::{TOO_MANY_SESSIONS, from_commit, from_surreal, unavailable},
     tls,
 };
 
@@ -206,9 +206,17 @@ impl<C: Connection> Database<C> {
     }
 
     /// A new session, and the age of what it is made from.
-    pub(crate) fn session(&self) -> (surrealdb::Surreal<C>, u64) {
+    fn session(&self) -> (surrealdb::Surreal<C>, u64) {
         let source = self.source();
         (source.client.clone(), source.age)
+    }
+
+    /// A client with a connection of its own where we have connected; else another session.
+    pub(crate) async fn apart(&self) -> Result<surrealdb::Surreal<C>, Error> {
+        match &self.inner.connect {
+            Some(connect) => connect().await,
+            None => Ok(self.session().0),
+        }
     }
 
     /// A client whose sessions are refused is never let in again, whatever the server would say now: another one takes its place.
@@ -249,12 +257,13 @@ impl<C: Connection> Database<C> {
         Inner { before_commit, ..same }.into()
     }
 
-    /// Commits a transaction, and keeps its session for the next. [`Error::Contention`]: somebody was faster, and nothing of it has happened; run it again.
+    /// Commits a transaction, and keeps its session for the next. [`Error::Contention`]: somebody was faster, and nothing of it has happened; run it again. [`Error::Timeout`]:
+    /// whether it was committed is not known.
     pub async fn commit(&self, tx: Transaction<C>) -> Result<(), Error> {
         if let Some(hook) = &self.inner.before_commit {
             hook().await;
         }
-        let session = in_time(async { tx.commit().await.map_err(from_surreal) }).await?;
+        let session = in_time(async { tx.commit().await.map_err(from_commit) }).await?;
         self.keep(session);
         Ok(())
     }

@@ -33,10 +33,18 @@ pub fn from_surreal(error: surrealdb::Error) -> Error {
     }
 }
 
+/// The same of a commit. If its connection was lost on the way, whether it has happened is not known.
+pub(crate) fn from_commit(error: surrealdb::Error) -> Error {
+    match from_surreal(error) {
+        Error::Unavailable(source) => Error::Timeout(source),
+        other => other,
+    }
+}
+
 /// What a server says of more sessions than it lets one connection have.
 pub(crate) const TOO_MANY_SESSIONS: &str = "Method not allowed";
 
-/// What a server says that is short of something, or ends, or has lost the connection that a transaction was on: nothing of it is committed.
+/// What a server says that is short of something, or ends, or has lost the connection that a transaction was on.
 fn is_passing(error: &surrealdb::Error, text: &str) -> bool {
     let words = [
         "Transaction not found",

@@ -41,6 +41,8 @@ struct Stored {
     http_status: Option<i64>,
     headers: Option<String>,
     body: Option<Bytes>,
+    /// How large the body is, for lists, which are read without it.
+    bytes: Option<i64>,
     digest: Option<Bytes>,
     error: Option<String>,
     has_kept: bool,
@@ -62,6 +64,7 @@ impl Stored {
             checkpoint: entry.checkpoint.clone(),
             http_status: kept.status.map(i64::from),
             headers: to_json(&kept.headers),
+            bytes: kept.body.as_ref().and_then(|body| i64::try_from(body.len()).ok()),
             body: kept.body.map(Bytes::from),
             digest: kept.digest.map(|digest| Bytes::from(digest.0.to_vec())),
             error: kept.error,
@@ -280,13 +283,18 @@ pub(crate) async fn view(on: &dyn Run, key: &EntryKey) -> Result<Option<EntryVie
         .transpose()
 }
 
-/// Entries by filter. Some are read at a time, until there are enough or so many were looked at.
+/// Entries by filter. Some are read at a time, without their bodies, until there are enough or so many were looked at.
 pub(crate) async fn list(on: &dyn Run, filter: &EntryFilter) -> Result<EntryPage, Error> {
     let start = filter.start();
     let (mut looked, mut after) = (Vec::new(), name_of(&start));
+    let all = match (&filter.tenant, &filter.scope) {
+        (Some(tenant), Some(scope)) => Range::under(name!(LEDGER, tenant, scope)),
+        (Some(tenant), None) => Range::under(name!(LEDGER, tenant)),
+        (None, _) => Range::all(LEDGER),
+    };
     // Ends: names rise, and the number of looks is bounded.
     while looked.len() < LOOKED_AT_MOST as usize {
-        let page = records::first::<Stored>(on, Range::all(LEDGER).above(after.clone()), PAGE).await?;
+        let page = records::entries::<Stored>(on, all.clone().above(after.clone()), PAGE).await?;
         let full = page.len() == PAGE;
         for (name, stored) in page {
             let key = EntryKey {
@@ -294,7 +302,11 @@ pub(crate) async fn list(on: &dyn Run, filter: &EntryFilter) -> Result<EntryPage
                 scope: name.text(1)?.to_owned(),
                 key: name.text(2)?.to_owned(),
             };
-            looked.push(EntryView::of(&key, &stored.entry()?));
+            let result_bytes = stored.bytes.map(i64::unsigned_abs);
+            looked.push(EntryView {
+                result_bytes,
+                ..EntryView::of(&key, &stored.entry()?)
+            });
             after = name;
         }
         let found = looked.iter().filter(|view| filter.takes(view)).count();

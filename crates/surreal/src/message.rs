@@ -13,7 +13,6 @@ use uuid::Uuid;
 use crate::{
     error::internal,
     records::{Name, name},
-    settle::RUN,
 };
 
 pub(crate) const MESSAGE: &str = "posthouse_message";
@@ -25,6 +24,7 @@ pub(crate) const SCHED_TENANT: &str = "posthouse_sched_tenant";
 pub(crate) const KEYED: &str = "posthouse_keyed";
 pub(crate) const HEAD: &str = "posthouse_head";
 pub(crate) const LEASED: &str = "posthouse_leased";
+pub(crate) const RUN: &str = "posthouse_run";
 pub(crate) const DEAD: &str = "posthouse_dead";
 pub(crate) const ENDED: &str = "posthouse_ended";
 

@@ -23,13 +23,15 @@ const GET: &str = include_str!("../sql/get.surql");
 const WATCH: &str = include_str!("../sql/watch.surql");
 const FIRST_EACH: &str = include_str!("../sql/first_each.surql");
 const NEWEST: &str = include_str!("../sql/newest.surql");
+const ENTRIES: &str = include_str!("../sql/entries.surql");
+const SAGAS: &str = include_str!("../sql/sagas.surql");
 const DROP: &str = include_str!("../sql/drop.surql");
 const COUNT: &str = include_str!("../sql/count.surql");
 const WRITE: &str = include_str!("../sql/write.surql");
 const DRAW: &str = include_str!("../sql/draw.surql");
 
 /// Statements that write nothing. Numbers are drawn outside of transactions.
-const READS: [&str; 7] = [GET, WATCH, FIRST_EACH, NEWEST, COUNT, DRAW, BEGIN];
+const READS: [&str; 9] = [GET, WATCH, FIRST_EACH, NEWEST, COUNT, DRAW, BEGIN, ENTRIES, SAGAS];
 
 /// A transaction that runs the statements of this store: SurrealDB's own, of whatever engine.
 #[async_trait]
@@ -143,7 +145,7 @@ impl Part {
     }
 }
 
-/// The name of a record: its table, and the list that is its id.
+/// The name of a record: what it is, and the list that is its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
     pub table: &'static str,
@@ -158,13 +160,36 @@ macro_rules! name {
 }
 pub(crate) use name;
 
-fn key(parts: &[Part]) -> RecordIdKey {
-    RecordIdKey::Array(Array::from(parts.iter().map(Part::value).collect::<Vec<_>>()))
+/// Tables of their own: those that are listened to, and those that are read from the end.
+const OWN: [&str; 6] = [
+    "posthouse_audit",
+    "posthouse_dead",
+    "posthouse_head",
+    "posthouse_message",
+    "posthouse_ready",
+    "posthouse_saga_number",
+];
+/// The table that the others share, with what they are in front of their ids. For each record that is taken away SurrealDB 3.3 goes over all tables of the database, so
+/// there should be few.
+const SHARED: &str = "posthouse_record";
+
+/// The table that records of this kind stand in, and what is in front of their ids.
+fn home(kind: &'static str) -> (&'static str, Option<Part>) {
+    match OWN.contains(&kind) {
+        true => (kind, None),
+        false => (SHARED, Some(Part::from(kind.trim_start_matches("posthouse_")))),
+    }
+}
+
+fn key(front: Option<&Part>, parts: &[Part]) -> RecordIdKey {
+    let parts = front.into_iter().chain(parts).map(Part::value);
+    RecordIdKey::Array(Array::from(parts.collect::<Vec<_>>()))
 }
 
 impl Name {
     fn id(&self) -> Value {
-        Value::RecordId(RecordId::new(self.table, key(&self.parts)))
+        let (table, front) = home(self.table);
+        Value::RecordId(RecordId::new(table, key(front.as_ref(), &self.parts)))
     }
 
     /// The number in this place of its id.
@@ -232,21 +257,34 @@ impl Range {
     }
 
     fn value(self) -> Value {
-        let bound = |bound: Bound<Vec<Part>>| bound.map(|parts| key(&parts));
-        let range = RecordIdKeyRange {
-            start: bound(self.from),
-            end: bound(self.to),
+        let (table, front) = home(self.table);
+        let bound = |bound: Bound<Vec<Part>>, all: &[Part]| match (bound, &front) {
+            (Bound::Unbounded, Some(front)) => Bound::Included(key(Some(front), all)),
+            (bound, front) => bound.map(|parts| key(front.as_ref(), &parts)),
         };
-        Value::RecordId(RecordId::new(self.table, RecordIdKey::Range(Box::new(range))))
+        let range = RecordIdKeyRange {
+            start: bound(self.from, &[]),
+            end: bound(self.to, &[Part::End]),
+        };
+        Value::RecordId(RecordId::new(table, RecordIdKey::Range(Box::new(range))))
     }
 }
 
 /// The records of these names, in their order; none for one that is not there.
 pub(crate) async fn get<T: SurrealValue>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
+    get_by(on, GET, names).await
+}
+
+/// Sagas of these names, in their order, without their snapshots.
+pub(crate) async fn sagas<T: SurrealValue>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
+    get_by(on, SAGAS, names).await
+}
+
+async fn get_by<T: SurrealValue>(on: &dyn Run, sql: &'static str, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let found = rows::<T>(on.run(GET, vec![("ids", ids(names))]).await?)?;
+    let found = rows::<T>(on.run(sql, vec![("ids", ids(names))]).await?)?;
     let mut found: std::collections::BTreeMap<Vec<Part>, T> = found.into_iter().collect();
     Ok(names.iter().map(|name| found.remove(&name.parts)).collect())
 }
@@ -305,6 +343,17 @@ pub(crate) async fn first_each<T: SurrealValue>(
         }
     }
     Ok(found)
+}
+
+/// The first entries of a range of the ledger, without what was answered.
+pub(crate) async fn entries<T: SurrealValue>(on: &dyn Run, range: Range, most: usize) -> Result<Vec<(Name, T)>, Error> {
+    let table = range.table;
+    let values = vec![
+        ("range", range.value()),
+        ("most", Value::from_t(i64::try_from(most).unwrap_or(i64::MAX))),
+    ];
+    let found = rows::<T>(on.run(ENTRIES, values).await?)?.into_iter();
+    Ok(found.map(|(parts, record)| (Name { table, parts }, record)).collect())
 }
 
 /// The most ranges that are asked for at once.
@@ -367,19 +416,20 @@ fn read_rows<T: SurrealValue>(rows: Value) -> Result<Vec<(Vec<Part>, T)>, Error>
     for row in rows {
         let Value::Object(mut row) = row else { continue };
         let Some(Value::RecordId(RecordId {
+            table,
             key: RecordIdKey::Array(parts),
-            ..
         })) = row.remove("id")
         else {
             return Err(internal("a record has no id of ours"));
         };
-        let parts: Result<Vec<_>, _> = parts.into_iter().map(Part::of).collect();
+        let front = usize::from(table.as_str() == SHARED);
+        let parts: Result<Vec<_>, _> = parts.into_iter().skip(front).map(Part::of).collect();
         read.push((parts?, T::from_value(Value::Object(row)).map_err(from_surreal)?));
     }
     Ok(read)
 }
 
-/// Writes records as a whole, and takes others away. Whatever is taken away is so before anything is made.
+/// Writes records as a whole, and takes others away. Whatever is taken away is so before anything is written.
 pub(crate) async fn write(
     on: &dyn Run,
     puts: impl IntoIterator<Item = (Name, Value)>,
@@ -387,33 +437,45 @@ pub(crate) async fn write(
 ) -> Result<(), Error> {
     let list = |values: Vec<Value>| Value::Array(values.into());
     let dropped: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
+    let (mut puts, stamp) = (puts.into_iter().peekable(), fastrand::i64(..));
+    let look = Value::Bool(puts.peek().is_none());
     for some in dropped.chunks(WRITTEN) {
-        on.run(DROP, vec![("drops", list(some.to_vec()))]).await?;
+        let values = vec![("drops", list(some.to_vec())), ("look", look.clone())];
+        allowed(on.run(DROP, values).await?)?;
     }
-    let mut puts = puts.into_iter().peekable();
     // Ends: each turn takes one at least.
     while let Some((name, content)) = puts.next() {
-        let (mut weight, mut drops) = (weight(&content), vec![name.id()]);
-        let (first, mut rest) = (put(&name, content), Vec::new());
+        let mut weight = weight(&content);
+        let (first, mut rest) = (put(&name, content, stamp), Vec::new());
         let fits = |(_, content): &(Name, Value), weight: usize, count: usize| {
-            count < WRITTEN && weight + self::weight(content) <= WEIGHT
+            count + 1 < WRITTEN && weight + self::weight(content) <= WEIGHT
         };
-        while let Some((name, content)) = puts.next_if(|next| fits(next, weight, drops.len())) {
+        while let Some((name, content)) = puts.next_if(|next| fits(next, weight, rest.len())) {
             weight += self::weight(&content);
-            drops.push(name.id());
-            rest.push(put(&name, content));
+            rest.push(put(&name, content, stamp));
         }
-        let values = vec![("drops", list(drops)), ("first", first), ("rest", list(rest))];
-        if on.run(WRITE, values).await?.last() != Some(&Value::Bool(true)) {
-            return Err(Error::Denied(
-                "this user may not write to the tables of Posthouse; the role EDITOR of the database may".to_owned(),
-            ));
-        }
+        let values = vec![("first", first), ("rest", list(rest))];
+        allowed(on.run(WRITE, values).await?)?;
     }
     Ok(())
 }
 
-fn put(name: &Name, content: Value) -> Value {
+/// Whether what was to be written is, by the last answer.
+fn allowed(answers: Vec<Value>) -> Result<(), Error> {
+    match answers.last() {
+        Some(Value::Bool(true)) => Ok(()),
+        _ => Err(Error::Denied(
+            "this user may not write to the tables of Posthouse; the role EDITOR of the database may".to_owned(),
+        )),
+    }
+}
+
+/// One to be written. To write what is there already is to write nothing, for SurrealDB, and then nobody who does the same at that time is told. So each has a stamp that no other
+/// write has.
+fn put(name: &Name, mut content: Value, stamp: i64) -> Value {
+    if let Value::Object(fields) = &mut content {
+        fields.insert("stamp", Value::from_t(stamp));
+    }
     let mut one = Object::new();
     one.insert("id", name.id());
     one.insert("content", content);

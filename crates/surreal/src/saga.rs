@@ -339,7 +339,7 @@ pub(crate) async fn list(on: &dyn Run, filter: &SagaFilter) -> Result<SagaPage, 
         let Some((lowest, _)) = page.last() else { break };
         below = lowest.number(0)?;
         let names: Vec<_> = page.iter().map(|(_, of)| name!(SAGA, of.saga)).collect();
-        for stored in records::get::<Stored>(on, &names).await?.into_iter().flatten() {
+        for stored in records::sagas::<Stored>(on, &names).await?.into_iter().flatten() {
             let row = stored.row()?;
             if filter.takes(&row) {
                 rows.push(row);

@@ -281,6 +281,9 @@ impl<'w, 't> Ending<'w, 't> {
             let behind = later.pos > record.pos && !ended(later.uuid);
             if behind && self.is_held(&later, token).await? {
                 rest.push(later.seq);
+            } else if let Some(deadline) = self.deadlines.get(&later.seq).filter(|_| behind) {
+                // Whoever renews it at this moment, a moment too late by our clock, must be told, or we: else it would be live behind one that went back.
+                self.work.put(name!(LEASED, later.seq), deadline.clone());
             }
         }
         rest.sort_unstable();
@@ -343,9 +346,6 @@ async fn look_ahead(work: &mut Work<'_>, batch: &[Settlement]) -> Result<(), Err
     work.foresee(numbers);
     Ok(())
 }
-
-/// The leased messages of a key: run:[namespace, tenant, key, place].
-pub(crate) const RUN: &str = "posthouse_run";
 
 /// Moves the deadlines of leases that are held, and writes nothing else: a handler who ends the lease in his own transaction meanwhile is not
 /// disturbed, and comes after it. Everybody else who ends or grants it writes the deadline too, so that of the two one is told.

@@ -23,12 +23,11 @@ use surrealdb::{Connection, engine::any::Any};
 
 use crate::{
     address::Address,
-    admin, claim,
+    admin,
+    claim::{self, Turns},
     database::{Database, is_there},
     error::is_expiry,
-    ledger,
-    message::Lane,
-    migrate,
+    ledger, migrate,
     outbox::Outbox,
     presence,
     records::Written,
@@ -56,8 +55,7 @@ pub struct SurrealDb<C: Connection = Any> {
 struct Inner<C: Connection> {
     db: Database<C>,
     options: Options,
-    /// The lane that was served last.
-    served: Mutex<Option<Lane>>,
+    turns: Mutex<Turns>,
     /// Two claims of one handle at once would only take from each other.
     claiming: tokio::sync::Mutex<()>,
     bell: Bell<C>,
@@ -143,7 +141,7 @@ impl<C: Connection> SurrealDb<C> {
         let inner = Inner {
             db,
             options,
-            served: Mutex::default(),
+            turns: Mutex::default(),
             claiming: tokio::sync::Mutex::default(),
             bell: Bell::default(),
         };
@@ -236,13 +234,13 @@ impl<C: Connection> Store for SurrealDb<C> {
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
         let _one_at_a_time = self.inner.claiming.lock().await;
-        let served = self.inner.served.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let turns = self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let tries = AtomicUsize::new(0);
         let granted = with_work!(self, |work| {
             let lost = tries.fetch_add(1, Ordering::Relaxed);
-            claim::claim(&mut work, claim, served.clone(), lost).await
+            claim::claim(&mut work, claim, turns.clone(), lost).await
         })?;
-        *self.inner.served.lock().unwrap_or_else(PoisonError::into_inner) = granted.served;
+        *self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner) = granted.turns;
         if claim.wakes(granted.claimed.len()) {
             self.inner.bell.rest();
         }

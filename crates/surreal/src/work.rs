@@ -13,7 +13,7 @@ use surrealdb::types::{SurrealValue, Value};
 use crate::{
     error::{from_surreal, internal},
     ledger,
-    message::{BODY, HEAD, ID, InLine, KEYED, LEASED, Lane, MESSAGE, Record},
+    message::{BODY, HEAD, ID, InLine, KEYED, LEASED, Lane, MESSAGE, READY, RUN, Record},
     records::{self, Name, Range, Run, name},
     settings::{Options, Rules},
     settle,
@@ -23,6 +23,9 @@ const KEY: &str = "posthouse_key";
 const TURN: &str = "posthouse_turn";
 const DEDUPE: &str = "posthouse_dedupe";
 const DEDUPE_OVER: &str = "posthouse_dedupe_over";
+
+/// How many numbers are drawn at once where some are passed by.
+const SKIPPED: usize = 100;
 
 /// An order key of a lane.
 pub(crate) type Key = (Lane, String);
@@ -294,6 +297,11 @@ impl<'t> Work<'t> {
         Ok(hold.leased == 0 && hold.blocked.iter().all(|at| *at > pos))
     }
 
+    /// Whether somebody is at a key that is known.
+    pub fn is_leased(&self, key: &Key) -> bool {
+        self.keys.get(key).is_some_and(|hold| hold.leased > 0)
+    }
+
     /// Whether something that blocks the key stands before this place.
     pub fn is_blocked(&self, key: &Key, pos: i64) -> bool {
         self.keys
@@ -301,11 +309,16 @@ impl<'t> Work<'t> {
             .is_some_and(|hold| hold.blocked.iter().any(|at| *at < pos))
     }
 
-    /// Takes the producers' turn of a key, and answers its next place: behind all that were given before.
+    /// Takes the producers' turn of a key, and answers its next place, behind all that were given before: this number, or a later one. Always one that was drawn, so that
+    /// nobody else has it: those who take no turn go by their numbers alone.
     pub async fn turn(&mut self, key: &Key, number: i64) -> Result<i64, Error> {
         let name = turn_name(key);
         let last = self.get::<Turn>(name.clone()).await?.map_or(0, |turn| turn.last);
-        let pos = number.max(last.saturating_add(1));
+        let mut pos = number;
+        // Ends: each node of a database hands out blocks of numbers, and what comes after its own is behind all that were handed out.
+        while pos <= last {
+            pos = self.number(SKIPPED).await?;
+        }
         self.put(name, Turn { last: pos });
         Ok(pos)
     }
@@ -350,30 +363,47 @@ impl<'t> Work<'t> {
         .await
     }
 
-    /// Its deliver-by has passed while nobody had it.
-    pub async fn lapse(&mut self, seq: i64) -> Result<(), Error> {
+    /// Its deliver-by has passed while nobody had it. Whether it is there.
+    pub async fn lapse(&mut self, seq: i64) -> Result<bool, Error> {
         let Some(record) = self.message(seq).await? else {
-            return Ok(());
+            return Ok(false);
         };
         let step = decide(&record, Event::Lapsed)?;
         self.apply(seq, &step).await?;
-        ledger::message_ended(self, seq, &End::unsent(DeadReason::Lapsed)).await
+        ledger::message_ended(self, seq, &End::unsent(DeadReason::Lapsed)).await?;
+        Ok(true)
+    }
+
+    /// Takes a line away that leads to no message, so that it stops nobody: somebody has committed half of an enqueue, which had failed.
+    pub fn forget_line(&mut self, lane: &Lane, pos: i64, line: &InLine) {
+        let (namespace, tenant) = lane;
+        let Some(order_key) = &line.key else {
+            return self.drop(name!(READY, namespace, tenant, pos));
+        };
+        let key = (lane.clone(), order_key.clone());
+        self.drop(name!(KEYED, namespace, tenant, order_key, pos));
+        self.unhint(&key, pos);
     }
 
     /// Writes what has changed, and looks after the keys.
     pub async fn flush(&mut self) -> Result<(), Error> {
-        let touched: Vec<_> = std::mem::take(&mut self.touched).into_iter().collect();
+        let mut touched: Vec<_> = std::mem::take(&mut self.touched).into_iter().collect();
         // To take away what is not there is to write nothing, and two who decide on a key must both write: so it is there for a moment.
         for key in &touched {
             if self.absent.remove(key) {
                 self.put(key_name(KEY, key), Hold::default());
             }
         }
-        self.write().await?;
-        let firsts = self.firsts_of(&touched).await?;
-        self.load(firsts.iter().flatten().map(|(_, first)| first.seq)).await?;
-        for (key, first) in touched.iter().zip(firsts) {
-            self.look_after(key, first).await?;
+        // Ends: a key is looked after again when a line of it that leads nowhere is gone.
+        while !touched.is_empty() {
+            self.write().await?;
+            let firsts = self.firsts_of(&touched).await?;
+            self.load(firsts.iter().flatten().map(|(_, first)| first.seq)).await?;
+            for (key, first) in std::mem::take(&mut touched).into_iter().zip(firsts) {
+                if !self.look_after(&key, first).await? {
+                    touched.push(key);
+                }
+            }
         }
         self.write().await
     }
@@ -390,20 +420,22 @@ impl<'t> Work<'t> {
         records::write(self.on, puts, drops).await
     }
 
-    /// The first message of a key becomes claimable if nothing holds it. The key's record is written in any case.
-    async fn look_after(&mut self, key: &Key, first: Option<(i64, InLine)>) -> Result<(), Error> {
+    /// The first message of a key becomes claimable if nothing holds it. The key's record is written in any case. If it is not there, the line that led to it is taken away:
+    /// then there is another first.
+    async fn look_after(&mut self, key: &Key, first: Option<(i64, InLine)>) -> Result<bool, Error> {
         let hold = self.keys.get(key).cloned().unwrap_or_default();
         let name = key_name(KEY, key);
         match hold == Hold::default() && first.is_none() {
             true => self.drop(name),
             false => self.put(name, hold.clone()),
         }
-        let Some((pos, first)) = first else { return Ok(()) };
+        let Some((pos, first)) = first else { return Ok(true) };
         if hold.leased > 0 || hold.blocked.iter().any(|at| *at < pos) {
-            return Ok(());
+            return Ok(true);
         }
         let Some(mut record) = self.message(first.seq).await? else {
-            return Ok(());
+            self.forget_line(&key.0, pos, &first);
+            return Ok(false);
         };
         if record.due_at <= self.now || record.lapsed(self.now) {
             record.wake_at = None;
@@ -416,7 +448,7 @@ impl<'t> Work<'t> {
             self.put(name!(MESSAGE, record.seq), record.clone());
             self.messages.insert(record.seq, record);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The first pending message of each key, with its place, as it is written.
@@ -531,7 +563,7 @@ pub(crate) fn line_of(((namespace, tenant), key): &Key) -> Range {
 
 /// Those of a key that are leased.
 pub(crate) fn run_of(((namespace, tenant), key): &Key) -> Range {
-    Range::under(name!(settle::RUN, namespace, tenant, key))
+    Range::under(name!(RUN, namespace, tenant, key))
 }
 
 /// Where the producers' turn of a key is kept.

@@ -1,9 +1,10 @@
 //! Conflicts: what is lost is told, and nothing else is.
 
-use posthouse_core::{Error, Filter, Message};
+use posthouse_core::{Claim, Error, Filter, Message, Settlement, Store};
 use posthouse_surreal::{Database, Outbox, Run, from_surreal};
 use posthouse_testkit::Fixture;
 use std::time::Duration;
+use surrealdb::types::Value;
 
 use crate::fixture::{SurrealFixture, fresh, on_disk};
 
@@ -67,6 +68,106 @@ async fn a_statement_that_fails_is_told_by_its_own_result() {
     let checked = tx.run(sql, Vec::new()).await;
     assert!(checked.is_err(), "{checked:?}");
     tx.cancel().await.unwrap();
+}
+
+/// Somebody has committed half of an enqueue that had failed, or taken records away by hand. What leads to a message that is not there stops nobody, and is gone after the claim.
+#[tokio::test]
+async fn what_leads_to_no_message_stops_nobody() {
+    let (fx, hour) = (fresh().await, Duration::from_secs(3600));
+    let store = fx.open().await;
+    let message = |topic: &str| Message::bytes(topic, "text/plain", topic.as_bytes().to_vec());
+    // Each of a kind, with a sound one behind it.
+    let kinds: [fn(Message) -> Message; 5] = [
+        |message| message,
+        |message| message.order_key("k"),
+        |message| message.delay(Duration::from_secs(60)),
+        |message| message.deliver_in(Duration::from_secs(60)),
+        |message| message.order_key("l").deliver_in(Duration::from_secs(60)),
+    ];
+    let all = kinds.iter().flat_map(|kind| {
+        let behind = message("sound").deliver_in(hour * 2);
+        let behind = match kind(message("kind")).order_key {
+            Some(key) => behind.order_key(key),
+            None => behind,
+        };
+        [kind(message("broken")), behind]
+    });
+    store.enqueue_now(all.collect()).await.unwrap();
+    let broken = "DELETE posthouse_message WHERE topic = 'broken' RETURN BEFORE";
+    let mut taken = fx.db.client().query(broken).await.unwrap();
+    assert_eq!(taken.take::<Vec<Value>>(0).unwrap().len(), kinds.len());
+    fx.advance(hour).await;
+    let mut got = 0;
+    // A claim grants something, or takes something away, as long as there is something. What waits for its time is found in two ways.
+    for n in 0..2 * kinds.len() {
+        let all = Claim::new("w", 10, hour);
+        let claim = if n % 2 == 0 { all } else { all.tenant("") };
+        let granted = store.claim(&claim).await.unwrap();
+        assert!(granted.iter().all(|one| one.delivery.topic == "sound"));
+        let delivered: Vec<_> = granted
+            .iter()
+            .map(|one| Settlement::delivered(&one.lease, None))
+            .collect();
+        store.settle(&delivered).await.unwrap();
+        got += granted.len();
+    }
+    assert_eq!(got, kinds.len());
+    fx.check().await;
+}
+
+/// A handler is at a key, in a transaction of his own, while producers add to it and a relay looks for work: they are not in his way. What is to be looked at again meanwhile has
+/// a bound.
+#[tokio::test]
+async fn a_handler_of_a_busy_key_is_in_nobodys_way() {
+    let fx = fresh().await;
+    let (store, hour) = (fx.open().await, Duration::from_secs(3600));
+    let add = |n: usize| {
+        let (store, body) = (store.clone(), n.to_string().into_bytes());
+        async move {
+            let message = Message::bytes("busy", "text/plain", body).order_key("k");
+            store.enqueue_now(vec![message]).await.unwrap();
+        }
+    };
+    let claim = Claim::new("w", 100, hour);
+    add(0).await;
+    let first = store.claim(&claim).await.unwrap().remove(0).lease;
+    let tx = fx.db.begin().await.unwrap();
+    tx.query("CREATE note SET line = 'handled'")
+        .await
+        .unwrap()
+        .check()
+        .unwrap();
+    for n in 1..10 {
+        add(n).await;
+        assert!(store.claim(&claim).await.unwrap().is_empty());
+    }
+    let settled = store
+        .outbox()
+        .settle_in(&tx, &Settlement::delivered(&first, None))
+        .await;
+    assert!(settled.unwrap().is_settled());
+    fx.db.commit(tx).await.unwrap();
+    let run = store.claim(&claim).await.unwrap();
+    assert_eq!(run.len(), 9);
+    for n in 10..60 {
+        add(n).await;
+        assert!(store.claim(&claim).await.unwrap().is_empty());
+    }
+    let mut hints = fx
+        .db
+        .client()
+        .query("RETURN count(SELECT * FROM posthouse_head)")
+        .await
+        .unwrap();
+    assert!(hints.take::<Option<i64>>(0).unwrap().unwrap() < 25);
+    let delivered: Vec<_> = run.iter().map(|one| Settlement::delivered(&one.lease, None)).collect();
+    store.settle(&delivered).await.unwrap();
+    let rest = store.claim(&claim).await.unwrap();
+    let bodies = rest
+        .iter()
+        .map(|one| String::from_utf8_lossy(&one.delivery.payload).into_owned());
+    assert!(bodies.eq((10..60).map(|n| n.to_string())));
+    fx.check().await;
 }
 
 /// So many at once count, each until it is not told of a conflict: no count is lost, and each has its message.

@@ -128,6 +128,11 @@ impl Fixture for SurrealFixture {
         notes.take(0).unwrap()
     }
 
+    /// More than the thousand that a claim reads at a time.
+    fn many(&self, count: usize) -> usize {
+        count / 4
+    }
+
     async fn check(&self) {
         invariants::check(self.db.client()).await;
     }

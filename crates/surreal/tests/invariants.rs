@@ -87,11 +87,11 @@ fn line(table: &str, id: &[String]) -> String {
 
 /// Fails where something does not hold.
 pub async fn check(db: &Surreal<Any>) {
-    let messages: Vec<Message> = all(db, "SELECT * FROM posthouse_message").await;
+    let messages: Vec<Message> = all(db, &format!("SELECT * FROM {}", of("message"))).await;
     let wanted: BTreeSet<_> = messages.iter().flat_map(Message::lines).collect();
     let mut found = BTreeSet::new();
     for table in ["ready", "sched", "sched_tenant", "keyed", "run", "dead", "ended"] {
-        let ids: Vec<Vec<Value>> = all(db, &format!("SELECT VALUE record::id(id) FROM posthouse_{table}")).await;
+        let ids = ids(db, table).await;
         found.extend(ids.iter().map(|id| line(table, &shown(id))));
     }
     let (lost, left): (Vec<_>, Vec<_>) = (wanted.difference(&found).collect(), found.difference(&wanted).collect());
@@ -113,11 +113,11 @@ async fn times(db: &Surreal<Any>) {
         ("step", "step_at", "at"),
     ] {
         let wanted = format!(
-            "SELECT VALUE array::concat([{at}], record::id(id)) FROM posthouse_{table} WHERE {at} != NONE AND {at} != NULL"
+            "SELECT VALUE array::concat([{at}], {ID_OF_SHARED}) FROM {} WHERE {at} != NONE AND {at} != NULL",
+            of(table)
         );
-        let found = format!("SELECT VALUE record::id(id) FROM posthouse_{by_time}");
         let set = |ids: Vec<Vec<Value>>| ids.iter().map(|id| shown(id).join(", ")).collect::<BTreeSet<_>>();
-        assert_eq!(set(all(db, &wanted).await), set(all(db, &found).await), "{by_time}");
+        assert_eq!(set(all(db, &wanted).await), set(ids(db, by_time).await), "{by_time}");
     }
 }
 
@@ -134,13 +134,12 @@ async fn keys(db: &Surreal<Any>, messages: &[Message]) {
             firsts.insert(key, message);
         }
     }
-    let kept: Vec<(Vec<Value>, Hold)> = with_ids(db, "posthouse_key").await;
+    let kept: Vec<(Vec<Value>, Hold)> = with_ids(db, "key").await;
     let kept: BTreeMap<_, _> = kept
         .into_iter()
         .map(|(id, hold)| (shown(&id).join(", "), hold))
         .collect();
-    let heads: Vec<Vec<Value>> = all(db, "SELECT VALUE record::id(id) FROM posthouse_head").await;
-    let heads: BTreeSet<_> = heads.iter().map(|id| shown(id).join(", ")).collect();
+    let heads: BTreeSet<_> = ids(db, "head").await.iter().map(|id| shown(id).join(", ")).collect();
     for (key, mut hold) in holds {
         let (namespace, tenant, name) = &key;
         let id = [text(namespace), text(tenant), text(name)].join(", ");
@@ -160,8 +159,7 @@ async fn keys(db: &Surreal<Any>, messages: &[Message]) {
 
 /// What is leased has a deadline. (A deadline without a lease is one that a handler has ended in his own transaction.)
 async fn deadlines(db: &Surreal<Any>, messages: &[Message]) {
-    let leased: Vec<Vec<Value>> = all(db, "SELECT VALUE record::id(id) FROM posthouse_leased").await;
-    let leased: BTreeSet<_> = leased.iter().map(|id| shown(id).join(", ")).collect();
+    let leased: BTreeSet<_> = ids(db, "leased").await.iter().map(|id| shown(id).join(", ")).collect();
     for message in messages.iter().filter(|message| message.state == "leased") {
         assert!(leased.contains(&message.seq.to_string()), "{message:?} has no deadline");
     }
@@ -172,9 +170,30 @@ async fn all<T: SurrealValue>(db: &Surreal<Any>, sql: &str) -> Vec<T> {
     answer.take(0).unwrap()
 }
 
-async fn with_ids<T: SurrealValue>(db: &Surreal<Any>, table: &str) -> Vec<(Vec<Value>, T)> {
-    let ids: Vec<Vec<Value>> = all(db, &format!("SELECT VALUE record::id(id) FROM {table}")).await;
-    let records: Vec<T> = all(db, &format!("SELECT * FROM {table}")).await;
+/// Those that have tables of their own; the others share one, with what they are in front of their ids.
+const OWN: [&str; 4] = ["message", "ready", "head", "dead"];
+const ID_OF_SHARED: &str = "array::slice(record::id(id), 1)";
+
+/// All of a kind.
+fn of(kind: &str) -> String {
+    match OWN.contains(&kind) {
+        true => format!("posthouse_{kind}"),
+        false => format!("posthouse_record:['{kind}']..=['{kind}', {{}}]"),
+    }
+}
+
+async fn ids(db: &Surreal<Any>, kind: &str) -> Vec<Vec<Value>> {
+    let id = if OWN.contains(&kind) {
+        "record::id(id)"
+    } else {
+        ID_OF_SHARED
+    };
+    all(db, &format!("SELECT VALUE {id} FROM {}", of(kind))).await
+}
+
+async fn with_ids<T: SurrealValue>(db: &Surreal<Any>, kind: &str) -> Vec<(Vec<Value>, T)> {
+    let ids = ids(db, kind).await;
+    let records: Vec<T> = all(db, &format!("SELECT * FROM {}", of(kind))).await;
     assert_eq!(ids.len(), records.len());
     ids.into_iter().zip(records).collect()
 }

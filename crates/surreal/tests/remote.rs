@@ -71,6 +71,9 @@ async fn a_user_of_the_database_of_the_namespace_or_of_the_server_signs_in() {
         .map(|one| Settlement::delivered(&one.lease, None))
         .collect();
     root.settle(&ended).await.unwrap();
+    // Nor removed, although nothing would be written by it.
+    let denied = looks_on.prune(Duration::ZERO, 100).await.unwrap_err();
+    assert!(matches!(denied, Error::Denied(_)), "{denied:?}");
     let denied = looks_on.claim(&Claim::new("w", 4, LEASE)).await.unwrap_err();
     assert!(matches!(denied, Error::Denied(_)), "{denied:?}");
     root.enqueue_now((0..2).map(|_| message("more")).collect())
@@ -243,6 +246,38 @@ async fn a_verb_that_is_given_up_is_in_nobodys_way() {
     let counts = store.counts().await.unwrap();
     assert_eq!(counts.ready.value, 0, "{} were granted at last", granted.len());
     assert_eq!(counts.leased.value, 50);
+}
+
+/// So much comes in while somebody sleeps that the server closes the connection on which it tells of it: nothing else is on that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_is_in_nobodys_way_who_sleeps() {
+    let server = Server::start("mem://").await;
+    let db = Database::connect(&server.url("shop/orders")).await.unwrap();
+    SurrealDb::migrate(&db).await.unwrap();
+    let sleeper = SurrealDb::open(db.clone(), Options::default()).await.unwrap();
+    let producer = SurrealDb::connect(&server.url("shop/orders"), Options::default())
+        .await
+        .unwrap();
+    let tx = db.begin().await.unwrap();
+    tx.query("CREATE note SET line = 'before'")
+        .await
+        .unwrap()
+        .check()
+        .unwrap();
+    sleeper.asleep("w", LEASE).await.unwrap();
+    for _ in 0..5 {
+        producer.enqueue_now(vec![message("one"); 1000]).await.unwrap();
+    }
+    tx.query("CREATE note SET line = 'after'")
+        .await
+        .unwrap()
+        .check()
+        .unwrap();
+    db.commit(tx).await.unwrap();
+    assert_eq!(sleeper.wake(LEASE).await.unwrap(), Wake::Rung);
+    // It is lost or it is not; in either case there is work, and sleeping again is no trouble.
+    assert_eq!(sleeper.claim(&Claim::new("w", 10, LEASE)).await.unwrap().len(), 10);
+    sleeper.asleep("w", LEASE).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -48,7 +48,7 @@ async fn a_newer_schema_is_refused_unless_it_admits_this_program() {
     let db = memory().await;
     SurrealDb::migrate(&db).await.unwrap();
     let newer = |oldest: i64| {
-        let sql = format!("UPDATE posthouse_schema:['only'] SET version = 99, oldest = {oldest}");
+        let sql = format!("UPDATE posthouse_record:['schema', 'only'] SET version = 99, oldest = {oldest}");
         let client = db.client().clone();
         async move { client.query(sql).await.unwrap().check().unwrap() }
     };

@@ -38,6 +38,11 @@ pub trait Fixture: Send + Sync {
     /// What applications wrote with [`Caller::note`] and committed.
     async fn notes(&self) -> Vec<String>;
 
+    /// So many, where a case wants very many: fewer on a store that takes long for each, and still more than anything that it reads at a time.
+    fn many(&self, count: usize) -> usize {
+        count
+    }
+
     /// Waits until every transaction that is open now, whose ever it is, has ended: what waits for that then knows it at its next look.
     async fn pass(&self) {}
 

@@ -130,6 +130,29 @@ pub async fn only_the_named_namespaces_are_claimed(fx: &dyn Fixture) {
     assert_eq!(bodies(&take(fx, ask(10)).await), ["b"]);
 }
 
+/// P11. In whatever order they are named, none hides another: not for a claim of one tenant either, and not if what stands in it is left there.
+pub async fn no_namespace_hides_another(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let left = Message::bytes("left", "text/plain", "left").tenant("t");
+    put(fx, left.clone().namespace("orders")).await;
+    put(fx, left.order_key("k").namespace("orders")).await;
+    for round in 0..3 {
+        for tenant in [None, Some("t")] {
+            for message in [message("open"), keyed("k", "open")] {
+                put(fx, message.tenant("t").namespace("billing")).await;
+                let named = ask(10).namespace("orders").namespace("billing").not_topic("left");
+                let claim = match tenant {
+                    Some(tenant) => named.tenant(tenant),
+                    None => named,
+                };
+                let found = store.claim(&claim).await.unwrap();
+                assert_eq!(bodies(&found), ["open"], "round {round}, tenant {tenant:?}");
+                deliver(&*store, &found).await;
+            }
+        }
+    }
+}
+
 /// P19. A claim for one tenant neither grants nor changes another's message, not even one that has lapsed.
 pub async fn a_tenants_claim_touches_no_other_tenant(fx: &dyn Fixture) {
     let other = put(fx, message("b").tenant("b").deliver_in(SECOND)).await;

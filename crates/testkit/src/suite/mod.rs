@@ -101,6 +101,7 @@ macro_rules! __cases {
                 the_oldest_come_first
                 left_topics_are_left_alone
                 only_the_named_namespaces_are_claimed
+                no_namespace_hides_another
                 a_tenants_claim_touches_no_other_tenant
                 an_empty_poll_counts_nothing
                 a_flood_does_not_delay_another_tenant
@@ -570,6 +571,7 @@ macro_rules! __cases {
                 an_old_open_transaction_holds_back_nobody
                 a_handler_keeps_its_lease_until_its_commit
                 a_handler_that_rolls_back_late_has_lost_its_lease
+                a_handler_past_the_deadline_has_lost_its_lease
                 of_two_handlers_one_settles
                 a_handler_lets_go_of_its_run_at_its_commit
                 a_run_that_a_handler_is_in_is_not_repaired

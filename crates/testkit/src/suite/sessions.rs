@@ -234,6 +234,21 @@ pub async fn a_handler_that_rolls_back_late_has_lost_its_lease(fx: &dyn Fixture)
     assert_sound(fx, &[lease.id]).await;
 }
 
+/// P4. Past the deadline a handler's settlement is lost, also while nobody has taken the lease back.
+pub async fn a_handler_past_the_deadline_has_lost_its_lease(fx: &dyn Fixture) {
+    let lease = put_and_claim(fx, message("1")).await;
+    fx.advance(LEASE + SECOND).await;
+    let before = fx.dump().await;
+    let mut handler = fx.begin().await;
+    handler.note("handled").await;
+    assert!(handler.settle_in(&delivered(&lease)).await.unwrap().is_lost());
+    handler.rollback().await;
+    assert!(fx.notes().await.is_empty());
+    assert_unchanged(fx, &before, "a lost settlement").await;
+    assert_eq!(posthouse_core::repair(&*fx.store().await, 10).await.unwrap(), 1);
+    assert_sound(fx, &[lease.id]).await;
+}
+
 /// A second opinion on the same lease waits for the first, and counts only if the first is taken back.
 pub async fn of_two_handlers_one_settles(fx: &dyn Fixture) {
     for commits in [true, false] {
