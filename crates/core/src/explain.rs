@@ -50,6 +50,13 @@ pub enum Cause {
         /// When.
         at: Option<Timestamp>,
     },
+    /// Its saga went on without it.
+    Withdrawn {
+        /// Which.
+        saga: crate::SagaId,
+        /// When.
+        at: Option<Timestamp>,
+    },
     /// It is given up.
     Dead {
         /// The saga that says what becomes of it.
@@ -159,7 +166,14 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
     let told = of_this_life && m.reason != Some(DeadReason::Cancelled);
     let error = || m.last_error.clone().or_else(|| m.last_code.clone()).filter(|_| told);
     let standing = match m.state {
-        State::Done if facts.resolved => Some(Cause::Resolved { at: m.finished_at }),
+        // Operators' verbs leave what belongs to a saga to the saga.
+        State::Done if facts.resolved => Some(match crate::lease::saga_of(m.kind, m.parent) {
+            Some(saga) => Cause::Withdrawn {
+                saga,
+                at: m.finished_at,
+            },
+            None => Cause::Resolved { at: m.finished_at },
+        }),
         State::Done
             if facts
                 .last
@@ -283,6 +297,7 @@ impl Cause {
             Self::Delivered { .. } => "delivered",
             Self::Expanded { .. } => "expanded",
             Self::Resolved { .. } => "resolved",
+            Self::Withdrawn { .. } => "withdrawn",
             Self::Dead { .. } => "dead",
             Self::Quarantined { .. } => "quarantined",
             Self::Leased { .. } => "leased",
@@ -332,6 +347,11 @@ impl fmt::Display for Cause {
                 f.write_str("an operator declared it delivered")?;
                 at.map_or(Ok(()), |at| write!(f, " at {at}"))?;
                 f.write_str("; the audit tells who")
+            }
+            Self::Withdrawn { saga, at } => {
+                f.write_str("its saga went on without it")?;
+                at.map_or(Ok(()), |at| write!(f, " at {at}"))?;
+                write!(f, ": posthouse saga show {saga}")
             }
             Self::Dead {
                 saga,
@@ -537,6 +557,14 @@ mod tests {
         assert_eq!(with(State::Pending, &|_| ()), ["free"]);
         assert_eq!(with(State::Done, &|_| ()), ["delivered"]);
         assert_eq!(with(State::Done, &|f| f.resolved = true), ["resolved"]);
+        let withdrawn = |f: &mut Facts| {
+            (f.message.kind, f.message.parent) = (crate::Kind::Timer, Some(f.message.id));
+            f.resolved = true;
+        };
+        assert_eq!(with(State::Done, &withdrawn), ["withdrawn"]);
+        // Each relay sees to the timers of sagas.
+        let timer = |f: &mut Facts| f.message.topic = crate::saga::TIMER_TOPIC.into();
+        assert_eq!(with(State::Pending, &timer), ["free"]);
         assert_eq!(with(State::Dead, &|_| ()), ["dead"]);
         assert_eq!(with(State::Quarantined, &|_| ()), ["quarantined"]);
         let held = |until| move |f: &mut Facts| f.message.lease_until = Some(until);

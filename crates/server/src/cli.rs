@@ -35,6 +35,13 @@ pub struct Cli {
     pub command: Command,
 }
 
+#[cfg(feature = "surreal")]
+const STORE: &str = "\
+sqlite://PATH, postgres://USER@HOST/DATABASE[?schema=NAME], surrealkv://FOLDER,
+surrealdb://USER:PASSWORD@HOST/NAMESPACE/DATABASE, or its name in the
+configuration; also set by POSTHOUSE_STORE__URL
+[default: sqlite://posthouse.db]";
+#[cfg(not(feature = "surreal"))]
 const STORE: &str = "\
 sqlite://PATH or postgres://USER@HOST/DATABASE[?schema=NAME], or its name in
 the configuration; also set by POSTHOUSE_STORE__URL
@@ -329,7 +336,7 @@ pub struct Enqueue {
     /// Its identity; repeat it to learn whether it was committed
     #[arg(long, value_name = "UUID", value_parser = message_id)]
     pub id: Option<MessageId>,
-    /// Leases in all before it is dead
+    /// Leases in all before it is dead, where no route of a relay says how many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Limits::ATTEMPTS)))]
     pub max_attempts: Option<u32>,
     /// Dead, does it let later ones of its key pass, or block?

@@ -204,7 +204,9 @@ fn a_login_with_the_role_of_an_operator_does_an_operators_work() {
     assert!(denied.failed_with(1).contains("permission denied"), "{denied:#?}");
     let denied = run(&["--store", &url, "migrate"]);
     assert!(
-        denied.failed_with(1).contains("help: connect as somebody who may; on PostgreSQL the owner of the schema grants roles"),
+        denied
+            .failed_with(1)
+            .contains("help: connect as somebody who may; on PostgreSQL the owner of the schema grants roles"),
         "{denied:#?}"
     );
     place.sql(&format!("DROP ROLE {login}"));

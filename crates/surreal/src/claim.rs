@@ -113,7 +113,12 @@ async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) 
     })
     .await?;
     let until = later(now, claim.lease);
-    work.put(name!(LEASED, seq), Deadline { token: token.0, until });
+    let (name, deadline) = (name!(LEASED, seq), Deadline { token: token.0, until });
+    // Of an earlier lease it may still be there: see the remarks on leases in the schema.
+    match record.epoch {
+        0 => work.make(name, deadline),
+        _ => work.put(name, deadline),
+    }
     Ok(true)
 }
 

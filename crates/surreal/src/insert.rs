@@ -58,6 +58,7 @@ pub(crate) async fn insert_all(
         }
         if let Some(name) = dedupe_name(&record) {
             let before: Option<Taken> = work.get(name.clone()).await?;
+            let there = before.is_some();
             if let Some(at) = before.and_then(|before| before.ends_at) {
                 work.drop(over(&name, at));
             }
@@ -66,10 +67,17 @@ pub(crate) async fn insert_all(
                 digest: record.digest.clone(),
                 ends_at: None,
             };
-            work.put(name, taken);
+            match there {
+                true => work.put(name, taken),
+                false => work.make(name, taken),
+            }
         }
-        work.put(name!(ID, id.0), seq_of(seq));
-        work.put(name!(BODY, seq), body);
+        match message.id {
+            // It may lead to a message that is not there: half of an enqueue that was committed.
+            Some(_) => work.put(name!(ID, id.0), seq_of(seq)),
+            None => work.make(name!(ID, id.0), seq_of(seq)),
+        }
+        work.make(name!(BODY, seq), body);
         work.add(record);
     }
     metrics::counter!(ENQUEUED_TOTAL).increment(Enqueued::new_ones(&answers));

@@ -5,7 +5,7 @@
 use posthouse_core::{Error, Migration, SchemaVersion, Upgrade};
 use surrealdb::types::SurrealValue;
 
-use crate::records::{self, Run, name};
+use crate::records::{self, Run, Writes, name};
 
 const SCHEMA: &str = "posthouse_schema";
 
@@ -32,8 +32,8 @@ pub(crate) async fn migrate(tx: &dyn Run, place: &str) -> Result<Upgrade, Error>
     }
     if !upgrade.migrations.is_empty() {
         let SchemaVersion { version, oldest } = upgrade.target;
-        let kept = Kept { version, oldest }.into_value();
-        records::write(tx, [(name!(SCHEMA, "only"), kept)], []).await?;
+        let kept = Kept { version, oldest };
+        Writes::of(name!(SCHEMA, "only"), kept).write(tx).await?;
     }
     Ok(upgrade)
 }

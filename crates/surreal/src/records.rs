@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use posthouse_core::Error;
 use std::{
+    collections::{BTreeMap, BTreeSet},
     ops::Bound,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -28,6 +29,7 @@ const SAGAS: &str = include_str!("../sql/sagas.surql");
 const DROP: &str = include_str!("../sql/drop.surql");
 const COUNT: &str = include_str!("../sql/count.surql");
 const WRITE: &str = include_str!("../sql/write.surql");
+const MAKE: &str = include_str!("../sql/make.surql");
 const DRAW: &str = include_str!("../sql/draw.surql");
 
 /// Statements that write nothing. Numbers are drawn outside of transactions.
@@ -285,7 +287,7 @@ async fn get_by<T: SurrealValue>(on: &dyn Run, sql: &'static str, names: &[Name]
         return Ok(Vec::new());
     }
     let found = rows::<T>(on.run(sql, vec![("ids", ids(names))]).await?)?;
-    let mut found: std::collections::BTreeMap<Vec<Part>, T> = found.into_iter().collect();
+    let mut found: BTreeMap<Vec<Part>, T> = found.into_iter().collect();
     Ok(names.iter().map(|name| found.remove(&name.parts)).collect())
 }
 
@@ -429,33 +431,83 @@ fn read_rows<T: SurrealValue>(rows: Value) -> Result<Vec<(Vec<Part>, T)>, Error>
     Ok(read)
 }
 
-/// Writes records as a whole, and takes others away. Whatever is taken away is so before anything is written.
-pub(crate) async fn write(
-    on: &dyn Run,
-    puts: impl IntoIterator<Item = (Name, Value)>,
-    drops: impl IntoIterator<Item = Name>,
-) -> Result<(), Error> {
-    let list = |values: Vec<Value>| Value::Array(values.into());
-    let dropped: Vec<_> = drops.into_iter().map(|name| name.id()).collect();
-    let (mut puts, stamp) = (puts.into_iter().peekable(), fastrand::i64(..));
-    let look = Value::Bool(puts.peek().is_none());
-    for some in dropped.chunks(WRITTEN) {
-        let values = vec![("drops", list(some.to_vec())), ("look", look.clone())];
-        allowed(on.run(DROP, values).await?)?;
+/// Records that a transaction writes as a whole, and those that it takes away. Whatever is taken away is so before anything is written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writes {
+    /// Those that are known not to be there, which is half of the work.
+    pub makes: BTreeMap<Name, Value>,
+    /// Those that may be there, or not.
+    pub puts: BTreeMap<Name, Value>,
+    pub drops: BTreeSet<Name>,
+}
+
+impl Writes {
+    /// One record alone, which may be there.
+    pub fn of(name: Name, content: impl SurrealValue) -> Self {
+        let mut writes = Self::default();
+        writes.put(name, content.into_value());
+        writes
     }
+
+    /// What will be there, if it is known by what is written.
+    pub fn known(&self, name: &Name) -> Option<Option<&Value>> {
+        match self.makes.get(name).or_else(|| self.puts.get(name)) {
+            Some(content) => Some(Some(content)),
+            None => self.drops.contains(name).then_some(None),
+        }
+    }
+
+    pub fn put(&mut self, name: Name, content: Value) {
+        self.drops.remove(&name);
+        match self.makes.get_mut(&name) {
+            Some(made) => *made = content,
+            None => _ = self.puts.insert(name, content),
+        }
+    }
+
+    /// Of one that is not there, unless it was taken away just now.
+    pub fn make(&mut self, name: Name, content: Value) {
+        match self.drops.contains(&name) || self.puts.contains_key(&name) {
+            true => self.put(name, content),
+            false => _ = self.makes.insert(name, content),
+        }
+    }
+
+    pub fn drop(&mut self, name: Name) {
+        self.puts.remove(&name);
+        // One that would have been made is taken away all the same: to take away what is not there is to write nothing.
+        self.makes.remove(&name);
+        self.drops.insert(name);
+    }
+
+    /// Writes all of it.
+    pub async fn write(self, on: &dyn Run) -> Result<(), Error> {
+        let look = Value::Bool(self.makes.is_empty() && self.puts.is_empty());
+        let dropped: Vec<_> = self.drops.iter().map(Name::id).collect();
+        for some in dropped.chunks(WRITTEN) {
+            let values = vec![("drops", Value::Array(some.to_vec().into())), ("look", look.clone())];
+            allowed(on.run(DROP, values).await?)?;
+        }
+        in_parts(on, MAKE, self.makes).await?;
+        in_parts(on, WRITE, self.puts).await
+    }
+}
+
+async fn in_parts(on: &dyn Run, sql: &'static str, records: BTreeMap<Name, Value>) -> Result<(), Error> {
+    let (mut records, stamp) = (records.into_iter().peekable(), fastrand::i64(..));
     // Ends: each turn takes one at least.
-    while let Some((name, content)) = puts.next() {
+    while let Some((name, content)) = records.next() {
         let mut weight = weight(&content);
         let (first, mut rest) = (put(&name, content, stamp), Vec::new());
         let fits = |(_, content): &(Name, Value), weight: usize, count: usize| {
             count + 1 < WRITTEN && weight + self::weight(content) <= WEIGHT
         };
-        while let Some((name, content)) = puts.next_if(|next| fits(next, weight, rest.len())) {
+        while let Some((name, content)) = records.next_if(|next| fits(next, weight, rest.len())) {
             weight += self::weight(&content);
             rest.push(put(&name, content, stamp));
         }
-        let values = vec![("first", first), ("rest", list(rest))];
-        allowed(on.run(WRITE, values).await?)?;
+        let values = vec![("first", first), ("rest", Value::Array(rest.into()))];
+        allowed(on.run(sql, values).await?)?;
     }
     Ok(())
 }
@@ -471,9 +523,10 @@ fn allowed(answers: Vec<Value>) -> Result<(), Error> {
 }
 
 /// One to be written. To write what is there already is to write nothing, for SurrealDB, and then nobody who does the same at that time is told. So each has a stamp that no other
-/// write has.
+/// write has. What is not there in a record is not carried to it either.
 fn put(name: &Name, mut content: Value, stamp: i64) -> Value {
     if let Value::Object(fields) = &mut content {
+        fields.retain(|_, value| !matches!(value, Value::None));
         fields.insert("stamp", Value::from_t(stamp));
     }
     let mut one = Object::new();

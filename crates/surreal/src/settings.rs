@@ -7,7 +7,7 @@ use surrealdb::types::{SurrealValue, Value};
 use crate::{
     error::{from_surreal, internal},
     message::micros,
-    records::{Run, name, write},
+    records::{Run, Writes, name},
 };
 
 pub(crate) const BEGIN: &str = include_str!("../sql/begin.surql");
@@ -113,5 +113,5 @@ pub(crate) async fn configure(on: &dyn Run, settings: &StoreSettings) -> Result<
         max_attempts: settings.max_attempts.into(),
         dedupe_for: settings.dedupe_lifetime.map(micros),
     };
-    write(on, [(name!(SETTINGS, "only"), kept.into_value())], []).await
+    Writes::of(name!(SETTINGS, "only"), kept).write(on).await
 }

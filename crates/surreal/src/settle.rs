@@ -17,7 +17,7 @@ use crate::{
     insert::insert_all,
     ledger,
     message::{Deadline, InLine, LEASED, MESSAGE, Record, later},
-    records::{self, Range, Run, get, name},
+    records::{self, Range, Run, Writes, get, name},
     saga,
     settings::{self, Options},
     work::{Key, Work, dedupe_name, run_of},
@@ -245,7 +245,7 @@ impl<'w, 't> Ending<'w, 't> {
             finished_at: self.work.now,
         };
         let epoch = i64::try_from(standing.epoch).unwrap_or(i64::MAX);
-        self.work.put(name!(ATTEMPT, record.seq, epoch), kept);
+        self.work.make(name!(ATTEMPT, record.seq, epoch), kept);
     }
 
     /// Whether this settlement won before: its caller may not have heard the answer.
@@ -355,27 +355,27 @@ pub(crate) async fn renew(on: &dyn Run, leases: &[Lease], by: Duration) -> Resul
     let deadlines: Vec<_> = leases.iter().map(|lease| name!(LEASED, lease.seq)).collect();
     let records = get::<Record>(on, &messages).await?;
     let found = get::<Deadline>(on, &deadlines).await?;
-    let (mut answers, mut puts) = (Vec::with_capacity(leases.len()), Vec::new());
+    let (mut answers, mut writes) = (Vec::with_capacity(leases.len()), Writes::default());
     for ((lease, record), deadline) in leases.iter().zip(records).zip(found) {
         let token = lease.token.0;
         let own = record.is_some_and(|record| record.is(State::Leased) && record.token == Some(token));
         let live = deadline.is_some_and(|deadline| deadline.token == token && deadline.until > now);
         if own && live {
             let until = later(now, by);
-            puts.push((name!(LEASED, lease.seq), Deadline { token, until }.into_value()));
+            writes.put(name!(LEASED, lease.seq), Deadline { token, until }.into_value());
             answers.push(Renewal::Renewed);
         } else {
             answers.push(Renewal::Lost);
         }
     }
-    records::write(on, puts, []).await?;
+    writes.write(on).await?;
     Ok(answers)
 }
 
 /// Leases that ran out, by number, from above `after`. What is left of leases that handlers have ended in their own transactions is taken away.
 pub(crate) async fn expired(on: &dyn Run, after: i64, limit: u32) -> Result<Vec<Lease>, Error> {
     let (now, _) = settings::look(on).await?;
-    let (mut ran_out, mut left, mut after) = (Vec::new(), Vec::new(), after);
+    let (mut ran_out, mut left, mut after) = (Vec::new(), Writes::default(), after);
     // Ends: `after` rises with each page.
     while ran_out.len() < limit as usize {
         let range = Range::all(LEASED).above(name!(LEASED, after));
@@ -392,14 +392,14 @@ pub(crate) async fn expired(on: &dyn Run, after: i64, limit: u32) -> Result<Vec<
         for ((name, deadline), record) in past.into_iter().zip(records) {
             match record.filter(|record| record.token == Some(deadline.token)) {
                 Some(record) => ran_out.push(record.lease(LeaseToken(deadline.token))?),
-                None => left.push(name),
+                None => left.drop(name),
             }
         }
         if !full {
             break;
         }
     }
-    records::write(on, [], left).await?;
+    left.write(on).await?;
     ran_out.truncate(limit as usize);
     Ok(ran_out)
 }

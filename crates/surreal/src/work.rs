@@ -14,7 +14,7 @@ use crate::{
     error::{from_surreal, internal},
     ledger,
     message::{BODY, HEAD, ID, InLine, KEYED, LEASED, Lane, MESSAGE, READY, RUN, Record},
-    records::{self, Name, Range, Run, name},
+    records::{self, Name, Range, Run, Writes, name},
     settings::{Options, Rules},
     settle,
 };
@@ -68,8 +68,9 @@ pub(crate) struct Work<'t> {
     absent: BTreeSet<Key>,
     /// Keys of which something changed; looked after once, when all is written.
     touched: BTreeSet<Key>,
-    puts: BTreeMap<Name, Value>,
-    drops: BTreeSet<Name>,
+    /// Messages that have changed and are not written yet, and whether they are new.
+    changed: BTreeMap<i64, bool>,
+    writes: Writes,
     /// Records that were read before they were asked for, as they are in this transaction.
     read: BTreeMap<Name, Option<Value>>,
     numbers: VecDeque<i64>,
@@ -92,8 +93,8 @@ impl<'t> Work<'t> {
             keys: BTreeMap::new(),
             absent: BTreeSet::new(),
             touched: BTreeSet::new(),
-            puts: BTreeMap::new(),
-            drops: BTreeSet::new(),
+            changed: BTreeMap::new(),
+            writes: Writes::default(),
             read: BTreeMap::new(),
             numbers: VecDeque::new(),
             foreseen: 0,
@@ -118,13 +119,16 @@ impl<'t> Work<'t> {
     }
 
     pub fn put(&mut self, name: Name, content: impl SurrealValue) {
-        self.drops.remove(&name);
-        self.puts.insert(name, content.into_value());
+        self.writes.put(name, content.into_value());
+    }
+
+    /// The same of a record that is known not to be there.
+    pub fn make(&mut self, name: Name, content: impl SurrealValue) {
+        self.writes.make(name, content.into_value());
     }
 
     pub fn drop(&mut self, name: Name) {
-        self.puts.remove(&name);
-        self.drops.insert(name);
+        self.writes.drop(name);
     }
 
     /// Reads records that will be asked for, all at once.
@@ -147,11 +151,9 @@ impl<'t> Work<'t> {
 
     /// What is known of a record without asking.
     fn known(&self, name: &Name) -> Option<Option<&Value>> {
-        match (self.puts.get(name), self.drops.contains(name)) {
-            (Some(content), _) => Some(Some(content)),
-            (None, true) => Some(None),
-            (None, false) => self.read.get(name).map(Option::as_ref),
-        }
+        self.writes
+            .known(name)
+            .or_else(|| self.read.get(name).map(Option::as_ref))
     }
 
     /// A record as it is in this transaction, written or not.
@@ -185,14 +187,14 @@ impl<'t> Work<'t> {
     /// A message that is new.
     pub fn add(&mut self, record: Record) {
         for (name, content) in record.lines() {
-            self.put(name, content);
+            self.make(name, content);
         }
         // Behind another that is committed with it there is no need: whoever ends that one sees this one.
         let first = record.key().is_none_or(|key| self.added.insert(key));
         if first || record.relaxed {
             self.hint(&record);
         }
-        self.put(name!(MESSAGE, record.seq), record.clone());
+        self.changed.insert(record.seq, true);
         self.messages.insert(record.seq, record);
     }
 
@@ -229,16 +231,7 @@ impl<'t> Work<'t> {
         if let Some(key) = old.key() {
             self.hold(&key, &old, &new).await?;
         }
-        let lines = new.lines();
-        let kept: BTreeSet<_> = lines.iter().map(|(name, _)| name.clone()).collect();
-        for (name, _) in old.lines() {
-            if !kept.contains(&name) {
-                self.drop(name);
-            }
-        }
-        for (name, content) in lines {
-            self.put(name, content);
-        }
+        self.lead_to(&old, &new);
         if let Some(key) = old.key().filter(|_| old.is(State::Pending)) {
             self.unhint(&key, old.pos);
         }
@@ -248,9 +241,31 @@ impl<'t> Work<'t> {
         if old.finished_at != new.finished_at {
             self.tell_dedupe(&new).await?;
         }
-        self.put(name!(MESSAGE, seq), new.clone());
-        self.messages.insert(seq, new.clone());
+        self.keep(new.clone());
         Ok(new)
+    }
+
+    /// The lines that led to a message lead to where it stands now.
+    fn lead_to(&mut self, old: &Record, new: &Record) {
+        let before: BTreeSet<_> = old.lines().into_iter().map(|(name, _)| name).collect();
+        let now = new.lines();
+        for name in &before {
+            if now.iter().all(|(kept, _)| kept != name) {
+                self.drop(name.clone());
+            }
+        }
+        for (name, content) in now {
+            match before.contains(&name) {
+                true => self.put(name, content),
+                false => self.make(name, content),
+            }
+        }
+    }
+
+    /// That a message is to be written as it stands now.
+    fn keep(&mut self, record: Record) {
+        self.changed.entry(record.seq).or_insert(false);
+        self.messages.insert(record.seq, record);
     }
 
     /// What a change does to the key. It is looked after when all is written.
@@ -313,13 +328,16 @@ impl<'t> Work<'t> {
     /// nobody else has it: those who take no turn go by their numbers alone.
     pub async fn turn(&mut self, key: &Key, number: i64) -> Result<i64, Error> {
         let name = turn_name(key);
-        let last = self.get::<Turn>(name.clone()).await?.map_or(0, |turn| turn.last);
+        let before = self.get::<Turn>(name.clone()).await?.map(|turn| turn.last);
         let mut pos = number;
         // Ends: each node of a database hands out blocks of numbers, and what comes after its own is behind all that were handed out.
-        while pos <= last {
+        while before.is_some_and(|last| pos <= last) {
             pos = self.number(SKIPPED).await?;
         }
-        self.put(name, Turn { last: pos });
+        match before {
+            Some(_) => self.put(name, Turn { last: pos }),
+            None => self.make(name, Turn { last: pos }),
+        }
         Ok(pos)
     }
 
@@ -391,7 +409,7 @@ impl<'t> Work<'t> {
         // To take away what is not there is to write nothing, and two who decide on a key must both write: so it is there for a moment.
         for key in &touched {
             if self.absent.remove(key) {
-                self.put(key_name(KEY, key), Hold::default());
+                self.make(key_name(KEY, key), Hold::default());
             }
         }
         // Ends: a key is looked after again when a line of it that leads nowhere is gone.
@@ -409,15 +427,23 @@ impl<'t> Work<'t> {
     }
 
     async fn write(&mut self) -> Result<(), Error> {
-        let (puts, drops) = (std::mem::take(&mut self.puts), std::mem::take(&mut self.drops));
-        for (name, read) in &mut self.read {
-            if let Some(content) = puts.get(name) {
-                *read = Some(content.clone());
-            } else if drops.contains(name) {
-                *read = None;
+        for (seq, new) in std::mem::take(&mut self.changed) {
+            let Some(record) = self.messages.get(&seq) else {
+                continue;
+            };
+            let (name, content) = (name!(MESSAGE, seq), record.clone());
+            match new {
+                true => self.make(name, content),
+                false => self.put(name, content),
             }
         }
-        records::write(self.on, puts, drops).await
+        let writes = std::mem::take(&mut self.writes);
+        for (name, read) in &mut self.read {
+            if let Some(known) = writes.known(name) {
+                *read = known.cloned();
+            }
+        }
+        writes.write(self.on).await
     }
 
     /// The first message of a key becomes claimable if nothing holds it. The key's record is written in any case. If it is not there, the line that led to it is taken away:
@@ -441,12 +467,10 @@ impl<'t> Work<'t> {
             record.wake_at = None;
             self.hint(&record);
         } else if record.wake_at.is_none() {
+            let old = record.clone();
             record.wait(self.now);
-            for (name, content) in record.lines() {
-                self.put(name, content);
-            }
-            self.put(name!(MESSAGE, record.seq), record.clone());
-            self.messages.insert(record.seq, record);
+            self.lead_to(&old, &record);
+            self.keep(record);
         }
         Ok(true)
     }
@@ -480,6 +504,7 @@ impl<'t> Work<'t> {
             let Some(record) = self.messages.remove(seq) else {
                 continue;
             };
+            self.changed.remove(seq);
             // Of others the key knows nothing.
             if let Some(key) = record.key().filter(|_| record.blocks()) {
                 let gone = Record {
