@@ -55,6 +55,28 @@ impl SurrealFixture {
     pub async fn open(&self) -> SurrealDb {
         SurrealDb::open(self.db.clone(), Options::default()).await.unwrap()
     }
+
+    /// Every record of every table, the tests' own too.
+    pub async fn records(&self) -> Vec<(String, Vec<Value>)> {
+        let client = self.db.client();
+        let mut info = client.query("RETURN (INFO FOR DB).tables.keys()").await.unwrap();
+        let tables: Vec<String> = info.take(0).unwrap();
+        let mut records = Vec::new();
+        for table in tables {
+            let mut all = client.query(format!("SELECT * FROM {table}")).await.unwrap();
+            records.push((table, all.take(0).unwrap()));
+        }
+        records
+    }
+
+    /// Takes everything away, and puts these records into its place.
+    pub async fn put_back(&self, records: &[(String, Vec<Value>)]) {
+        for (table, records) in records {
+            let sql = format!("DELETE {table} RETURN NONE; INSERT INTO {table} $records RETURN NONE");
+            let put = self.db.client().query(sql).bind(("records", records.clone()));
+            put.await.unwrap().check().unwrap();
+        }
+    }
 }
 
 #[async_trait]
@@ -101,18 +123,11 @@ impl Fixture for SurrealFixture {
     }
 
     async fn dump(&self) -> String {
-        let mut info = self
-            .db
-            .client()
-            .query("RETURN (INFO FOR DB).tables.keys()")
-            .await
-            .unwrap();
-        let tables: Vec<String> = info.take(0).unwrap();
         let mut lines = Vec::new();
-        for table in tables.into_iter().filter(|table| table.starts_with("posthouse_")) {
-            let mut all = self.db.client().query(format!("SELECT * FROM {table}")).await.unwrap();
-            let records: Vec<Value> = all.take(0).unwrap();
-            lines.extend(records.into_iter().map(|record| format!("{table} {record:?}")));
+        for (table, records) in self.records().await {
+            if table.starts_with("posthouse_") {
+                lines.extend(records.into_iter().map(|record| format!("{table} {record:?}")));
+            }
         }
         lines.sort();
         lines.join("\n")
