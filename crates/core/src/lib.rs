@@ -13,6 +13,7 @@
 //! | what is undone when it cannot be completed | [`saga`] |
 //! | when a destination is spared | [`breaker`], [`rate`] |
 //! | how much is held, and how | [`pace`], [`bulk`] |
+//! | how far a line was searched in vain | [`floors`] |
 //! | what operators are told | [`explain`], [`presence`], [`condition`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
 //! | which program works on which schema | [`schema`] |
@@ -26,6 +27,7 @@ pub mod condition;
 pub mod digest;
 pub mod error;
 pub mod explain;
+pub mod floors;
 pub mod headers;
 pub mod id;
 pub mod lease;

@@ -3,7 +3,10 @@
 //! A lane is a namespace and a tenant. It has a line of messages without an order key, and hints at the heads of its keys; both carry places from one
 //! sequence, so the older comes first. Where a head comes first its key's run follows it, because all leases of a key must belong to one claim.
 
-use posthouse_core::{Claim, Claimed, Error, Event, LeaseToken, Timestamp};
+use posthouse_core::{
+    Claim, Claimed, Error, Event, LeaseToken, Timestamp,
+    floors::{Floors, Walk},
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
@@ -31,6 +34,10 @@ const ANSWERED: i64 = 16 << 20;
 const BEGUN: usize = 4;
 /// From how many hints on those of a key that somebody is at are taken away.
 const CROWD: usize = 20;
+/// How many below a floor are looked at in one stretch.
+const SWEPT: usize = 100;
+/// How many stretches that are at most, in a lane where nothing else is to be had.
+const SWEEPS: usize = 20;
 
 /// Where a handle's claims have come to, so that everybody has a turn.
 #[derive(Clone, Debug, Default)]
@@ -41,24 +48,51 @@ pub(crate) struct Turns {
     visited: Option<(String, String)>,
 }
 
+/// What a handle remembers from claim to claim.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    turns: Turns,
+    floors: Floors,
+}
+
+impl Memory {
+    /// A claim that leaves these topics is committed.
+    pub fn learn(&mut self, left: &[String], learnt: Learnt) {
+        self.turns = learnt.turns;
+        if !left.is_empty() {
+            self.floors.learn(left, learnt.at, learnt.walks);
+        }
+    }
+}
+
+/// What is to be remembered of a claim if it is committed.
+pub(crate) struct Learnt {
+    turns: Turns,
+    at: i64,
+    walks: Vec<(Lane, Walk)>,
+}
+
 /// What was granted, and what is known of the rest.
 pub(crate) struct Granted {
     pub claimed: Vec<Claimed>,
     pub complete: bool,
-    pub turns: Turns,
+    pub learnt: Learnt,
 }
 
 /// Grants leases. What was chosen is written; the caller commits it. One that has lost to others leaves some of what comes first to them: so many that claim at once
 /// soon take different ones.
-pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, mut turns: Turns, lost: usize) -> Result<Granted, Error> {
+pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, memory: &Memory, lost: usize) -> Result<Granted, Error> {
+    let mut turns = memory.turns.clone();
     let all_fell_due = fall_due(work, claim, &mut turns).await?;
     work.flush().await?;
     let token = Work::token();
     let mut choosing = Choosing {
         claim,
+        floors: &memory.floors,
         chosen: Vec::new(),
+        walks: Vec::new(),
         bytes: 0,
-        served: turns.served,
+        served: turns.served.take(),
         complete: all_fell_due,
         passing: Passing {
             left: fastrand::usize(0..=lost.min(MOST_LOST) * claim.batch as usize),
@@ -78,10 +112,12 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, mut turns: Turns, 
     }
     let Choosing {
         chosen,
+        walks,
         mut complete,
         served,
         ..
     } = choosing;
+    turns.served = served;
     work.load(chosen.iter().map(|chosen| chosen.line.seq)).await?;
     let mut granted = Vec::with_capacity(chosen.len());
     for Chosen { lane, pos, line } in chosen {
@@ -96,7 +132,11 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, mut turns: Turns, 
     Ok(Granted {
         claimed: read(work, &granted, token).await?,
         complete,
-        turns: Turns { served, ..turns },
+        learnt: Learnt {
+            turns,
+            at: work.now,
+            walks,
+        },
     })
 }
 
@@ -281,7 +321,10 @@ struct Chosen {
 /// A claim that chooses.
 struct Choosing<'c> {
     claim: &'c Claim,
+    floors: &'c Floors,
     chosen: Vec<Chosen>,
+    /// How the lines were walked through, where topics are left.
+    walks: Vec<(Lane, Walk)>,
     bytes: u64,
     served: Option<Lane>,
     complete: bool,
@@ -308,8 +351,23 @@ impl Passing {
 impl Choosing<'_> {
     /// Tenants take turns, one message each, beginning after the one that was served last.
     async fn choose(&mut self, work: &mut Work<'_>) -> Result<(), Error> {
+        let mut open = VecDeque::new();
+        self.walks.clear();
+        self.take_turns(work, &mut open).await?;
+        open.into_iter().for_each(|line| self.end(line));
+        Ok(())
+    }
+
+    /// This line is not looked into any more.
+    fn end(&mut self, line: Line) {
+        if let Some((lane, walk)) = line.walked() {
+            self.complete &= walk.saw_all();
+            self.walks.push((lane, walk));
+        }
+    }
+
+    async fn take_turns(&mut self, work: &mut Work<'_>, lanes: &mut VecDeque<Line>) -> Result<(), Error> {
         let mut round = Round::new(self.claim, self.served.clone());
-        let mut lanes: VecDeque<Line> = VecDeque::new();
         // Ends: each turn takes a message, or a lane is over.
         loop {
             if self.chosen.len() >= self.claim.batch as usize || self.passing.lapsed >= LAPSED {
@@ -318,7 +376,7 @@ impl Choosing<'_> {
             }
             // A lane that was not visited yet comes before those that were.
             let mut line = match round.next(work).await? {
-                Some(lane) => Line::new(lane),
+                Some(lane) => Line::new(lane, self.claim, self.floors),
                 None => match lanes.pop_front() {
                     Some(line) => line,
                     None => return Ok(()),
@@ -329,13 +387,16 @@ impl Choosing<'_> {
                 self.complete = false;
             }
             let Some((pos, next)) = next else {
+                self.end(line);
                 continue;
             };
             let size = u64::try_from(next.bytes).unwrap_or(0);
             let too_large =
                 !self.chosen.is_empty() && self.claim.max_bytes.is_some_and(|most| self.bytes + size > most);
             if too_large {
+                line.stays(pos, &next);
                 self.complete = false;
+                lanes.push_back(line);
                 return Ok(());
             }
             self.bytes += size;
@@ -459,6 +520,10 @@ struct Line {
     /// Hints that were left, of keys that somebody is at.
     left: BTreeMap<String, Vec<i64>>,
     run: Option<Run>,
+    /// Where topics are left.
+    walk: Option<Walk>,
+    /// How many stretches below its floor were looked at.
+    sweeps: usize,
 }
 
 /// Part of a line: what was read and not taken yet, and where reading goes on.
@@ -502,15 +567,66 @@ impl Stretch {
 }
 
 impl Line {
-    const fn new(lane: Lane) -> Self {
+    fn new(lane: Lane, claim: &Claim, floors: &Floors) -> Self {
+        let walk = (!claim.not_topics.is_empty()).then(|| floors.walk(&claim.not_topics, &lane));
+        let mut ready = Stretch::new(READY);
+        if let Some(walk) = &walk {
+            ready.after = Some(name!(READY, &lane.0, &lane.1, walk.floor()));
+        }
         Self {
             lane,
-            ready: Stretch::new(READY),
+            ready,
             heads: Stretch::new(HEAD),
             begun: BTreeMap::new(),
             left: BTreeMap::new(),
             run: None,
+            walk,
+            sweeps: 0,
         }
+    }
+
+    /// Looks through a stretch below the floor, and puts what is free there before all else. Whether there was one.
+    async fn sweep(&mut self, work: &Work<'_>, claim: &Claim) -> Result<bool, Error> {
+        let Some((walk, (after, up_to))) = self
+            .walk
+            .as_mut()
+            .and_then(|walk| walk.below().map(|below| (walk, below)))
+        else {
+            return Ok(false);
+        };
+        self.sweeps += 1;
+        let place = |pos: i64| name!(READY, &self.lane.0, &self.lane.1, pos);
+        let range = Range::under(name!(READY, &self.lane.0, &self.lane.1));
+        let range = range.above(place(after)).up_to(place(up_to));
+        let page = records::first::<InLine>(work.on, range, SWEPT).await?;
+        let last = match page.last() {
+            Some((name, _)) if page.len() == SWEPT => Some(name.number(2)?),
+            _ => None,
+        };
+        walk.swept(last);
+        for (name, in_line) in page.into_iter().rev() {
+            if !claim.not_topics.contains(&in_line.topic) {
+                self.ready.read.push_front((name.number(2)?, in_line));
+            }
+        }
+        Ok(true)
+    }
+
+    /// That this one, which it gave, was not taken.
+    fn stays(&mut self, pos: i64, line: &InLine) {
+        if let (Some(walk), None) = (&mut self.walk, &line.key) {
+            walk.passes(pos);
+        }
+    }
+
+    /// How it was walked through, where topics are left.
+    fn walked(self) -> Option<(Lane, Walk)> {
+        let mut walk = self.walk?;
+        // What was read and not looked at yet.
+        if let Some((pos, _)) = self.ready.read.front() {
+            walk.passes(*pos);
+        }
+        Some((self.lane, walk))
     }
 
     /// Reads what must be known of the keys whose heads were read, all at once: what holds them, and how their runs begin.
@@ -552,12 +668,16 @@ impl Line {
                 }
                 self.run = None;
             }
+            if self.sweeps == 0 {
+                self.sweep(work, claim).await?;
+            }
             self.ready.fill(work, &self.lane).await?;
             if self.heads.fill(work, &self.lane).await? {
                 self.look_ahead(work, claim).await?;
             }
             let place = |part: &Stretch| part.read.front().map(|(pos, _)| *pos);
             let ready_first = match (place(&self.ready), place(&self.heads)) {
+                (None, None) if self.sweeps < SWEEPS && self.sweep(work, claim).await? => continue,
                 (None, None) => return Ok(None),
                 (Some(ready), head) => head.is_none_or(|head| ready < head),
                 (None, Some(_)) => false,
@@ -574,9 +694,15 @@ impl Line {
             let Some((pos, ready)) = self.ready.read.pop_front() else {
                 continue;
             };
-            if claim.not_topics.contains(&ready.topic) || passing.leaves() {
+            if claim.not_topics.contains(&ready.topic) {
+                self.walk.as_mut().into_iter().for_each(|walk| walk.leaves(pos));
                 continue;
             }
+            if passing.leaves() {
+                self.stays(pos, &ready);
+                continue;
+            }
+            self.walk.as_mut().into_iter().for_each(|walk| walk.takes(pos));
             if ready.deliver_by.is_some_and(|at| at <= work.now) {
                 if !work.lapse(ready.seq).await? {
                     work.forget_line(&self.lane, pos, &ready);

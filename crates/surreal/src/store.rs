@@ -14,7 +14,7 @@ use posthouse_core::{
 };
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -24,7 +24,7 @@ use surrealdb::{Connection, engine::any::Any};
 use crate::{
     address::Address,
     admin,
-    claim::{self, Turns},
+    claim::{self, Memory},
     database::{Database, is_there},
     error::is_expiry,
     ledger, migrate,
@@ -55,9 +55,8 @@ pub struct SurrealDb<C: Connection = Any> {
 struct Inner<C: Connection> {
     db: Database<C>,
     options: Options,
-    turns: Mutex<Turns>,
-    /// Two claims of one handle at once would only take from each other.
-    claiming: tokio::sync::Mutex<()>,
+    /// What claims remember. Two of one handle at once would only take from each other.
+    claims: tokio::sync::Mutex<Memory>,
     bell: Bell<C>,
 }
 
@@ -141,8 +140,7 @@ impl<C: Connection> SurrealDb<C> {
         let inner = Inner {
             db,
             options,
-            turns: Mutex::default(),
-            claiming: tokio::sync::Mutex::default(),
+            claims: tokio::sync::Mutex::default(),
             bell: Bell::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -233,14 +231,13 @@ impl<C: Connection> Store for SurrealDb<C> {
 
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
-        let _one_at_a_time = self.inner.claiming.lock().await;
-        let turns = self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut memory = self.inner.claims.lock().await;
         let tries = AtomicUsize::new(0);
         let granted = with_work!(self, |work| {
             let lost = tries.fetch_add(1, Ordering::Relaxed);
-            claim::claim(&mut work, claim, turns.clone(), lost).await
+            claim::claim(&mut work, claim, &memory, lost).await
         })?;
-        *self.inner.turns.lock().unwrap_or_else(PoisonError::into_inner) = granted.turns;
+        memory.learn(&claim.not_topics, granted.learnt);
         if claim.wakes(granted.claimed.len()) {
             self.inner.bell.rest();
         }

@@ -11,6 +11,7 @@ mod fixture;
 mod folders;
 mod interleaved;
 mod invariants;
+mod left;
 mod program;
 mod remote;
 mod schema;
