@@ -132,7 +132,11 @@ format() {
 }
 # All but the store that takes minutes to compile: that comes last.
 most=(--workspace --exclude posthouse-surreal)
-lints() { cargo clippy "${most[@]}" --all-targets --features "$features" --quiet -- -D warnings; }
+# What users build is checked by itself: with the features of tests and examples something that it lacks may be there.
+lints() {
+    cargo check --quiet
+    cargo clippy "${most[@]}" --all-targets --features "$features" --quiet -- -D warnings
+}
 docs() { RUSTDOCFLAGS="-D warnings" cargo doc "${most[@]}" --no-deps --quiet --features "$features"; }
 doc_tests() { cargo test "${most[@]}" --doc --quiet --features "$features"; }
 

@@ -14,7 +14,7 @@ type Lane = (String, String);
 
 /// How many of a topic that is left make a floor worth it.
 const WORTH: usize = 100;
-/// How long ago something was passed for the floor to be there, in microseconds: a transaction that was open then is over.
+/// How long ago something was passed for the floor to be there, in microseconds: most transactions that were open then are over.
 const SETTLED: i64 = 10_000_000;
 /// For how many sets of topics that are left it is known: one destination may be paused, and others be full now and then.
 const SETS: usize = 16;
@@ -36,6 +36,8 @@ struct Floor {
     since: i64,
     /// What is below the floor was looked through up to here.
     swept: i64,
+    /// How far these looks go before they begin again: the floor as it was when they began. It rises, and they would never come round.
+    until: i64,
 }
 
 impl Floors {
@@ -82,16 +84,19 @@ impl Floor {
             passed: walk.passed,
             since: now,
             swept: i64::MIN,
+            until: i64::MIN,
         }
     }
 
     fn learn(&mut self, now: i64, walk: &Walk) {
-        self.swept = walk.goes_on_from();
-        // A walk that ended earlier says that something free may be behind its end.
-        self.passed = self.passed.min(walk.passed);
+        (self.swept, self.until) = walk.goes_on_from();
+        if walk.stopped {
+            self.passed = self.passed.min(walk.passed);
+        }
         if now < self.since {
             self.since = now;
-        } else if now - self.since >= SETTLED {
+        } else if now - self.since >= SETTLED && walk.passed >= self.passed {
+            // Passed twice. A walk that had enough before it came so far says nothing.
             self.at = self.at.max(self.passed);
             (self.passed, self.since) = (walk.passed, now);
         }
@@ -108,12 +113,12 @@ pub struct Walk {
     left: usize,
     /// Whether something free was not taken.
     stopped: bool,
-    /// Where the looks below the floor have begun, and where they are.
-    began: i64,
+    /// Where the looks below the floor are, and how far they go.
     swept: i64,
-    /// They are back at the first place of the line.
-    wrapped: bool,
-    /// They have come round.
+    until: i64,
+    /// They have begun at the first place of the line, within this walk.
+    afresh: bool,
+    /// They have come from there to the floor.
     round: bool,
     /// The first below the floor that is free and was not taken.
     stays: Option<i64>,
@@ -121,15 +126,19 @@ pub struct Walk {
 
 impl Walk {
     fn from(floor: Option<&Floor>) -> Self {
-        let (at, swept) = floor.map_or((i64::MIN, i64::MIN), |floor| (floor.at, floor.swept));
+        let at = floor.map_or(i64::MIN, |floor| floor.at);
+        let (swept, until) = match floor {
+            Some(floor) if floor.swept > i64::MIN => (floor.swept, floor.until),
+            _ => (i64::MIN, at),
+        };
         Self {
             floor: at,
             passed: at,
             left: 0,
             stopped: false,
-            began: swept,
             swept,
-            wrapped: swept == i64::MIN,
+            until,
+            afresh: swept == i64::MIN,
             round: at == i64::MIN,
             stays: None,
         }
@@ -141,43 +150,46 @@ impl Walk {
     }
 
     /// Behind which place, and up to which, the next stretch below the floor is; none if all of it was looked through.
-    pub const fn below(&self) -> Option<(i64, i64)> {
-        match (self.round, self.wrapped && self.began > i64::MIN) {
-            (true, _) => None,
-            (false, true) => Some((self.swept, self.began)),
-            (false, false) => Some((self.swept, self.floor)),
-        }
+    pub fn below(&self) -> Option<(i64, i64)> {
+        (!self.round).then_some((self.swept, self.until))
     }
 
     /// The stretch was read up to this place; or to its end.
     pub const fn swept(&mut self, up_to: Option<i64>) {
         match up_to {
             Some(pos) => self.swept = pos,
-            None if self.wrapped => (self.swept, self.round) = (self.began, true),
-            None => (self.swept, self.wrapped) = (i64::MIN, true),
+            None => {
+                (self.round, self.afresh) = (self.afresh, true);
+                (self.swept, self.until) = (i64::MIN, self.floor);
+            }
         }
+    }
+
+    /// Whether this place is below the floor: another handle, whose looks are elsewhere, does not see what is there.
+    pub const fn is_below(&self, pos: i64) -> bool {
+        pos <= self.floor
     }
 
     /// One of a topic that is left.
     pub fn leaves(&mut self, pos: i64) {
-        self.left += usize::from(pos > self.floor);
+        self.left += usize::from(!self.is_below(pos));
         self.takes(pos);
     }
 
     /// One that is taken, or over.
     pub fn takes(&mut self, pos: i64) {
-        if pos > self.floor && !self.stopped {
+        if !self.is_below(pos) && !self.stopped {
             self.passed = pos;
         }
     }
 
     /// One that is free, and stays where it is.
     pub fn passes(&mut self, pos: i64) {
-        if pos > self.floor {
+        if self.is_below(pos) {
+            self.stays.get_or_insert(pos);
+        } else {
             self.stopped = true;
             self.passed = self.passed.min(pos - 1);
-        } else {
-            self.stays.get_or_insert(pos);
         }
     }
 
@@ -186,11 +198,11 @@ impl Walk {
         self.round
     }
 
-    /// Where the next looks below the floor begin: with what this claim has found and left.
-    const fn goes_on_from(&self) -> i64 {
+    /// Where the next looks below the floor begin, with what this claim has found and left, and how far they go.
+    const fn goes_on_from(&self) -> (i64, i64) {
         match self.stays {
-            Some(pos) => pos - 1,
-            None => self.swept,
+            Some(pos) => (pos - 1, self.until),
+            None => (self.swept, self.until),
         }
     }
 }
@@ -281,6 +293,16 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_has_enough_early_says_nothing() {
+        let (mut floors, left) = (Floors::default(), topics(&["paused"]));
+        walk(&mut floors, 0, &left, 1..=500);
+        walk(&mut floors, 10 * SECOND, &left, 1..=3);
+        assert_eq!(floor(&floors, &left), i64::MIN);
+        walk(&mut floors, 11 * SECOND, &left, 1..=600);
+        assert_eq!(floor(&floors, &left), 500);
+    }
+
+    #[test]
     fn a_clock_that_is_set_back_stops_nothing() {
         let (mut floors, left) = (Floors::default(), topics(&["paused"]));
         for now in [1000 * SECOND, 0, 10 * SECOND] {
@@ -306,13 +328,31 @@ mod tests {
         let mut second = floors.walk(&left, &lane());
         assert_eq!(second.below(), Some((200, 500)));
         second.swept(None);
-        assert_eq!(second.below(), Some((i64::MIN, 200)), "the rest, from the beginning");
+        assert_eq!(second.below(), Some((i64::MIN, 500)), "from the beginning");
         second.swept(Some(100));
-        assert_eq!(second.below(), Some((100, 200)));
+        assert_eq!(second.below(), Some((100, 500)));
         second.swept(None);
         assert!(second.below().is_none() && second.saw_all());
         floors.learn(&left, 10 * SECOND, [(lane(), second)]);
-        assert_eq!(floors.walk(&left, &lane()).below(), Some((200, 500)));
+        assert_eq!(floors.walk(&left, &lane()).below(), Some((i64::MIN, 500)));
+    }
+
+    /// However fast more comes that is left.
+    #[test]
+    fn looks_below_a_floor_that_rises_begin_again() {
+        let (mut floors, left, mut began) = (Floors::default(), topics(&["paused"]), 0);
+        for n in 1..=100 {
+            let mut rising = floors.walk(&left, &lane());
+            if let Some((after, until)) = rising.below() {
+                began += u32::from(after == i64::MIN);
+                let last = after.max(0) + 100;
+                rising.swept((last <= until).then_some(last));
+            }
+            (rising.floor().max(0) + 1..=n * 500).for_each(|pos| rising.leaves(pos));
+            floors.learn(&left, n * 10 * SECOND, [(lane(), rising)]);
+        }
+        assert!(floor(&floors, &left) > 40_000);
+        assert!(began >= 3, "{began}");
     }
 
     #[test]

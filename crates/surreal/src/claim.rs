@@ -34,10 +34,10 @@ const ANSWERED: i64 = 16 << 20;
 const BEGUN: usize = 4;
 /// From how many hints on those of a key that somebody is at are taken away.
 const CROWD: usize = 20;
-/// How many below a floor are looked at in one stretch.
+/// How many below a floor are looked at by each claim.
 const SWEPT: usize = 100;
-/// How many stretches that are at most, in a lane where nothing else is to be had.
-const SWEEPS: usize = 20;
+/// How many stretches more a claim looks at that has found nothing, each as long as a look can be.
+const SWEEPS: usize = 2;
 
 /// Where a handle's claims have come to, so that everybody has a turn.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +97,7 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, memory: &Memory, l
         passing: Passing {
             left: fastrand::usize(0..=lost.min(MOST_LOST) * claim.batch as usize),
             lapsed: 0,
+            sweeps: SWEEPS,
         },
     };
     let leaves = choosing.passing.left > 0;
@@ -337,6 +338,8 @@ struct Passing {
     left: usize,
     /// How many have lapsed on the way.
     lapsed: usize,
+    /// How many stretches below floors may be looked at where there is nothing else.
+    sweeps: usize,
 }
 
 impl Passing {
@@ -360,7 +363,7 @@ impl Choosing<'_> {
 
     /// This line is not looked into any more.
     fn end(&mut self, line: Line) {
-        if let Some((lane, walk)) = line.walked() {
+        if let Some((lane, walk)) = line.walked(self.claim) {
             self.complete &= walk.saw_all();
             self.walks.push((lane, walk));
         }
@@ -400,6 +403,7 @@ impl Choosing<'_> {
                 return Ok(());
             }
             self.bytes += size;
+            self.passing.sweeps = 0;
             self.chosen.push(Chosen {
                 lane: line.lane.clone(),
                 pos,
@@ -522,8 +526,8 @@ struct Line {
     run: Option<Run>,
     /// Where topics are left.
     walk: Option<Walk>,
-    /// How many stretches below its floor were looked at.
-    sweeps: usize,
+    /// Whether it was looked below its floor.
+    swept: bool,
 }
 
 /// Part of a line: what was read and not taken yet, and where reading goes on.
@@ -581,12 +585,12 @@ impl Line {
             left: BTreeMap::new(),
             run: None,
             walk,
-            sweeps: 0,
+            swept: false,
         }
     }
 
     /// Looks through a stretch below the floor, and puts what is free there before all else. Whether there was one.
-    async fn sweep(&mut self, work: &Work<'_>, claim: &Claim) -> Result<bool, Error> {
+    async fn sweep(&mut self, work: &Work<'_>, claim: &Claim, most: usize) -> Result<bool, Error> {
         let Some((walk, (after, up_to))) = self
             .walk
             .as_mut()
@@ -594,13 +598,12 @@ impl Line {
         else {
             return Ok(false);
         };
-        self.sweeps += 1;
         let place = |pos: i64| name!(READY, &self.lane.0, &self.lane.1, pos);
         let range = Range::under(name!(READY, &self.lane.0, &self.lane.1));
         let range = range.above(place(after)).up_to(place(up_to));
-        let page = records::first::<InLine>(work.on, range, SWEPT).await?;
+        let page = records::first::<InLine>(work.on, range, most).await?;
         let last = match page.last() {
-            Some((name, _)) if page.len() == SWEPT => Some(name.number(2)?),
+            Some((name, _)) if page.len() == most => Some(name.number(2)?),
             _ => None,
         };
         walk.swept(last);
@@ -620,10 +623,15 @@ impl Line {
     }
 
     /// How it was walked through, where topics are left.
-    fn walked(self) -> Option<(Lane, Walk)> {
+    fn walked(self, claim: &Claim) -> Option<(Lane, Walk)> {
         let mut walk = self.walk?;
         // What was read and not looked at yet.
-        if let Some((pos, _)) = self.ready.read.front() {
+        if let Some((pos, _)) = self
+            .ready
+            .read
+            .front()
+            .filter(|(_, next)| !claim.not_topics.contains(&next.topic))
+        {
             walk.passes(*pos);
         }
         Some((self.lane, walk))
@@ -650,14 +658,14 @@ impl Line {
         Ok(())
     }
 
-    /// The next message of this lane that may be granted, with its place; the oldest first.
+    /// The next message of this lane that may be granted, with its place; the oldest first, of what is in sight.
     async fn next(
         &mut self,
         work: &mut Work<'_>,
         claim: &Claim,
         passing: &mut Passing,
     ) -> Result<Option<(i64, InLine)>, Error> {
-        // Ends: each turn takes from a line, and lines are finite within one transaction.
+        // Ends: each turn takes from a line, and lines are finite within one transaction; or it looks below the floor, a few times.
         loop {
             if passing.lapsed >= LAPSED {
                 return Ok(None);
@@ -668,8 +676,8 @@ impl Line {
                 }
                 self.run = None;
             }
-            if self.sweeps == 0 {
-                self.sweep(work, claim).await?;
+            if !std::mem::replace(&mut self.swept, true) {
+                self.sweep(work, claim, SWEPT).await?;
             }
             self.ready.fill(work, &self.lane).await?;
             if self.heads.fill(work, &self.lane).await? {
@@ -677,7 +685,10 @@ impl Line {
             }
             let place = |part: &Stretch| part.read.front().map(|(pos, _)| *pos);
             let ready_first = match (place(&self.ready), place(&self.heads)) {
-                (None, None) if self.sweeps < SWEEPS && self.sweep(work, claim).await? => continue,
+                (None, None) if passing.sweeps > 0 && self.sweep(work, claim, MOST_LOOK).await? => {
+                    passing.sweeps -= 1;
+                    continue;
+                }
                 (None, None) => return Ok(None),
                 (Some(ready), head) => head.is_none_or(|head| ready < head),
                 (None, Some(_)) => false,
@@ -698,7 +709,9 @@ impl Line {
                 self.walk.as_mut().into_iter().for_each(|walk| walk.leaves(pos));
                 continue;
             }
-            if passing.leaves() {
+            // Others do not see what is below the floor of this handle.
+            let below = self.walk.as_ref().is_some_and(|walk| walk.is_below(pos));
+            if !below && passing.leaves() {
                 self.stays(pos, &ready);
                 continue;
             }

@@ -11,6 +11,8 @@ pub fn begin(log: &Log) -> Result<(), Failure> {
     let level: LevelFilter = log.level.parse().unwrap_or(LevelFilter::INFO);
     let filter = Targets::new()
         .with_target("posthouse", level)
+        // A client whose connection is gone cannot take back what it listened to there. The store listens anew, and nothing is lost.
+        .with_target("surrealdb::method::live", level.min(LevelFilter::ERROR))
         .with_default(level.min(LevelFilter::WARN));
     let lines = fmt::layer().with_writer(io::stderr).with_ansi(false);
     let lines = if log.json { lines.json().boxed() } else { lines.boxed() };
