@@ -133,17 +133,18 @@ format() {
 # All but the store that takes minutes to compile: that comes last.
 most=(--workspace --exclude posthouse-surreal)
 # What users build is checked by itself: with the features of tests and examples something that it lacks may be there.
-lints() {
-    cargo check --quiet
-    cargo clippy "${most[@]}" --all-targets --features "$features" --quiet -- -D warnings
+users_build() { cargo check --quiet; }
+# Whatever is compiled of ours from here on is linted by the same compilation.
+build() {
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/clippy
+    cargo test "${most[@]}" --no-run --quiet --features "$features"
 }
-docs() { RUSTDOCFLAGS="-D warnings" cargo doc "${most[@]}" --no-deps --quiet --features "$features"; }
-doc_tests() { cargo test "${most[@]}" --doc --quiet --features "$features"; }
+docs() { RUSTDOC=$PWD/scripts/rustdoc cargo test "${most[@]}" --doc --quiet --features "$features"; }
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
-        # Many wait for a lease or a process most of the time: twice as many as there are cores.
-        cargo nextest run --no-fail-fast --test-threads "$(($(nproc) * 2))" --status-level fail --final-status-level fail "$@"
+        # Many wait for a lease or a process most of the time: twice as many as there are cores. How long each one takes: TELL=pass ./test.sh
+        cargo nextest run --no-fail-fast --test-threads "$(($(nproc) * 2))" --status-level "${TELL:-fail}" --final-status-level fail "$@"
     else
         cargo test --lib --bins --tests --no-fail-fast --quiet "$@"
     fi
@@ -187,6 +188,7 @@ trips_story() {
 # allow one version of ours and not another. Without a registry the resolver takes what is here.
 beside() {
     local app file
+    unset RUSTC_WORKSPACE_WRAPPER
     for app in examples/drivers/*/; do
         file=$scratch/$(basename "$app").db
         cargo generate-lockfile --quiet --manifest-path "$app/Cargo.toml" 2>"$scratch/resolve" || {
@@ -215,15 +217,13 @@ pooled_tests() {
 # SurrealDB: the store under the suite of every store, its server, the program and the example on it. All of it is one selection of packages and
 # features, so that SurrealDB is built once. It comes last, because that takes minutes the first time.
 surreal=(-p posthouse-surreal -p posthouse -p posthouse-server --features posthouse/http,posthouse/axum,posthouse/sqlx,posthouse-server/surreal,posthouse-server/failpoints)
-surreal_lints() {
-    cargo clippy "${surreal[@]}" --lib --bins --test surreal --examples --quiet -- -D warnings
-    RUSTDOCFLAGS="-D warnings" cargo doc "${surreal[@]}" --no-deps --quiet
-}
-surreal_tests() {
+surreal_build() {
+    export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/clippy
     cargo build "${surreal[@]}" --bin posthouse --example surreal_server --example writer --example trip_saga --quiet
-    tests "${surreal[@]}" --test surreal
-    cargo test "${surreal[@]}" --doc --quiet -- surreal Surreal
+    cargo test "${surreal[@]}" --test surreal --no-run --quiet
 }
+surreal_tests() { tests "${surreal[@]}" --test surreal; }
+surreal_docs() { RUSTDOC=$PWD/scripts/rustdoc cargo test "${surreal[@]}" --doc --quiet -- surreal Surreal; }
 surreal_story() { BUILT=yes examples/trip_saga/run surrealdb; }
 
 case $mode in
@@ -239,9 +239,9 @@ case $mode in
         stage "formatting" format
         stage "missing packages" install_missing
         stage "private servers" private_servers
-        stage "lints" lints
+        stage "what users build" users_build
+        stage "build and lints" build
         stage "documentation" docs
-        stage "documentation examples" doc_tests
         stage "tests" most_tests
         stage "tests through PgBouncer" pooled_tests
         stage "example: payment_dispatch" story
@@ -250,8 +250,9 @@ case $mode in
         stage "example: order_execution" orders_story
         stage "example: trip_saga" trips_story
         stage "examples: beside other drivers" beside
-        stage "SurrealDB: lints and documentation" surreal_lints
+        stage "SurrealDB: build and lints" surreal_build
         stage "SurrealDB: tests" surreal_tests
+        stage "SurrealDB: documentation" surreal_docs
         stage "SurrealDB: example trip_saga" surreal_story
         ;;
     *)

@@ -418,7 +418,8 @@ impl fmt::Display for Cause {
             Self::NoRelay => f.write_str("no relay has told of itself on this store; start one, unless workers in plain SQL do the work, which tell nothing"),
             Self::NoRoute { topic, namespace } => write!(
                 f,
-                "no relay that is running has a route for topic {topic} of namespace {namespace}; add one to its configuration"
+                "no relay that is running has a route for topic {topic} of namespace {namespace}; {}",
+                route_for(topic)
             ),
             Self::Paused {
                 destination,
@@ -456,6 +457,17 @@ impl Serialize for Cause {
         map.serialize_entry("subject", &self.subject())?;
         map.serialize_entry("text", &self.to_string())?;
         map.end()
+    }
+}
+
+/// What gives a topic a route.
+pub fn route_for(topic: &str) -> &'static str {
+    if topic.starts_with("http:") {
+        "a relay sends there if its configuration lists the host: [explicit] http, and allow if it is private"
+    } else if topic.starts_with("fn:") {
+        "start the program whose relay has that function"
+    } else {
+        "add one to its configuration"
     }
 }
 

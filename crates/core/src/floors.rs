@@ -18,12 +18,27 @@ const WORTH: usize = 100;
 const SETTLED: i64 = 10_000_000;
 /// For how many sets of topics that are left it is known: one destination may be paused, and others be full now and then.
 const SETS: usize = 16;
+/// For how many lines of each: the others are read over.
+const LANES: usize = 10_000;
 
 /// What a handle knows of its lines.
 #[derive(Debug, Default)]
 pub struct Floors {
     /// For the topics that were left, sorted; those of the last claim come last.
     sets: Vec<(Vec<String>, BTreeMap<Lane, Floor>)>,
+}
+
+/// What is known where some topics are left.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'f> {
+    lanes: Option<&'f BTreeMap<Lane, Floor>>,
+}
+
+impl Known<'_> {
+    /// A walk through the line of a lane.
+    pub fn walk(&self, lane: &Lane) -> Walk {
+        Walk::from(self.lanes.and_then(|lanes| lanes.get(lane)))
+    }
 }
 
 /// What is known of one line.
@@ -41,11 +56,13 @@ struct Floor {
 }
 
 impl Floors {
-    /// A walk through the line of a lane, for a claim that leaves these topics.
-    pub fn walk(&self, left: &[String], lane: &Lane) -> Walk {
+    /// What is known for a claim that leaves these topics.
+    pub fn known(&self, left: &[String]) -> Known<'_> {
         let left = sorted(left);
         let known = self.sets.iter().find(|(topics, _)| *topics == left);
-        Walk::from(known.and_then(|(_, lanes)| lanes.get(lane)))
+        Known {
+            lanes: known.map(|(_, lanes)| lanes),
+        }
     }
 
     /// What walks have seen at this time. They were committed: what they took is gone.
@@ -54,9 +71,10 @@ impl Floors {
         let known = self.sets.iter().position(|(topics, _)| *topics == left);
         let mut lanes = known.map(|at| self.sets.remove(at).1).unwrap_or_default();
         for (lane, walk) in walks {
+            let room = lanes.len() < LANES;
             match lanes.get_mut(&lane) {
                 Some(floor) => floor.learn(now, &walk),
-                None if walk.left >= WORTH => drop(lanes.insert(lane, Floor::of(now, &walk))),
+                None if walk.left >= WORTH && room => drop(lanes.insert(lane, Floor::of(now, &walk))),
                 None => {}
             }
         }
@@ -223,7 +241,7 @@ mod tests {
 
     /// Walks over these, which are left, and takes the last.
     fn walk(floors: &mut Floors, now: i64, left: &[String], places: std::ops::RangeInclusive<i64>) {
-        let mut walk = floors.walk(left, &lane());
+        let mut walk = floors.known(left).walk(&lane());
         let (last, floor) = (*places.end(), walk.floor());
         for pos in places.filter(|pos| *pos > floor) {
             if pos == last { walk.takes(pos) } else { walk.leaves(pos) }
@@ -232,7 +250,7 @@ mod tests {
     }
 
     fn floor(floors: &Floors, left: &[String]) -> i64 {
-        floors.walk(left, &lane()).floor()
+        floors.known(left).walk(&lane()).floor()
     }
 
     #[test]
@@ -266,7 +284,7 @@ mod tests {
         let (mut floors, left) = (Floors::default(), topics(&["paused"]));
         walk(&mut floors, 0, &left, 1..=500);
         // One is free at 300, and too large.
-        let mut late = floors.walk(&left, &lane());
+        let mut late = floors.known(&left).walk(&lane());
         (1..300).for_each(|pos| late.leaves(pos));
         late.takes(300);
         late.passes(300);
@@ -318,14 +336,14 @@ mod tests {
         for now in [0, 10 * SECOND] {
             walk(&mut floors, now, &left, 1..=500);
         }
-        let mut first = floors.walk(&left, &lane());
+        let mut first = floors.known(&left).walk(&lane());
         assert_eq!(first.below(), Some((i64::MIN, 500)));
         first.swept(Some(200));
         assert_eq!(first.below(), Some((200, 500)));
         assert!(!first.saw_all());
         floors.learn(&left, 10 * SECOND, [(lane(), first)]);
 
-        let mut second = floors.walk(&left, &lane());
+        let mut second = floors.known(&left).walk(&lane());
         assert_eq!(second.below(), Some((200, 500)));
         second.swept(None);
         assert_eq!(second.below(), Some((i64::MIN, 500)), "from the beginning");
@@ -334,7 +352,7 @@ mod tests {
         second.swept(None);
         assert!(second.below().is_none() && second.saw_all());
         floors.learn(&left, 10 * SECOND, [(lane(), second)]);
-        assert_eq!(floors.walk(&left, &lane()).below(), Some((i64::MIN, 500)));
+        assert_eq!(floors.known(&left).walk(&lane()).below(), Some((i64::MIN, 500)));
     }
 
     /// However fast more comes that is left.
@@ -342,7 +360,7 @@ mod tests {
     fn looks_below_a_floor_that_rises_begin_again() {
         let (mut floors, left, mut began) = (Floors::default(), topics(&["paused"]), 0);
         for n in 1..=100 {
-            let mut rising = floors.walk(&left, &lane());
+            let mut rising = floors.known(&left).walk(&lane());
             if let Some((after, until)) = rising.below() {
                 began += u32::from(after == i64::MIN);
                 let last = after.max(0) + 100;
@@ -361,13 +379,13 @@ mod tests {
         for now in [0, 10 * SECOND] {
             walk(&mut floors, now, &left, 1..=500);
         }
-        let mut found = floors.walk(&left, &lane());
+        let mut found = floors.known(&left).walk(&lane());
         found.swept(Some(200));
         found.takes(20);
         found.passes(40);
         found.passes(60);
         floors.learn(&left, 10 * SECOND, [(lane(), found)]);
-        assert_eq!(floors.walk(&left, &lane()).below(), Some((39, 500)));
+        assert_eq!(floors.known(&left).walk(&lane()).below(), Some((39, 500)));
         assert_eq!(floor(&floors, &left), 500);
     }
 }

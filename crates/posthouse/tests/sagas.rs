@@ -336,6 +336,30 @@ async fn a_compensation_that_fails_for_ever_is_held_and_the_others_are_done() {
     relay.stop().await;
 }
 
+/// The trip of the example, in Rust.
+fn trip_at(port: u16) -> Saga<Value> {
+    let at = |path: &str| format!("http://127.0.0.1:{port}{path}");
+    let mut trip = Saga::<Value>::define("trip", 1);
+    trip.deadline(SECOND * 600);
+    let flight = trip.step_at::<Value, Value>("flight", &at("/flights"));
+    let flight = flight.compensate_at(&at("/flights/cancel")).idempotent().add();
+    let hotel = trip.step_at::<Value, Value>("hotel", &at("/hotels"));
+    let hotel = hotel.compensate_at(&at("/hotels/cancel")).timeout(SECOND * 10);
+    let hotel = hotel.idempotent().add();
+    let bill = (trip.input(), flight, hotel);
+    let charge = trip.step_at::<(Value, Value, Value), Value>("charge", &at("/charges"));
+    charge.input(bill).verify_at(&at("/charges/find")).pivot().add();
+    trip.build().unwrap()
+}
+
+#[test]
+fn a_saga_in_rust_and_in_a_file_is_the_same() {
+    let written = from_toml(include_str!("../../../examples/trip_saga/trip.toml")).unwrap();
+    assert_eq!(trip_at(7410).definition().json(), written.json());
+    assert_eq!(trip_at(7410).definition().hash(), written.hash());
+    assert_ne!(trip_at(7411).definition().hash(), written.hash());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_written_definition_runs_on_routes() {
     let (store, diary) = (store(), Diary::default());

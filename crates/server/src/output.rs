@@ -106,8 +106,13 @@ impl Output {
 
     /// The same, where the next page begins in another way.
     pub fn next(&self, how: &serde_json::Value, text: &str) {
+        self.aside(&json!({ "next": how }), text);
+    }
+
+    /// Says something beside the data: to programs as a line of JSON.
+    pub fn aside(&self, how: &serde_json::Value, text: &str) {
         if self.json {
-            say(&json!({ "next": how }).to_string());
+            say(&how.to_string());
         } else {
             self.note(text);
         }

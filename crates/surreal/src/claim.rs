@@ -5,7 +5,7 @@
 
 use posthouse_core::{
     Claim, Claimed, Error, Event, LeaseToken, Timestamp,
-    floors::{Floors, Walk},
+    floors::{Floors, Known, Walk},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -38,12 +38,17 @@ const CROWD: usize = 20;
 const SWEPT: usize = 100;
 /// How many stretches more a claim looks at that has found nothing, each as long as a look can be.
 const SWEEPS: usize = 2;
+/// How many lanes with nothing to grant a claim visits: its leases begin with it, and must not be over when it is. The next claim goes on there.
+const BARREN: usize = 500;
 
 /// Where a handle's claims have come to, so that everybody has a turn.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
-    /// The lane that was served last.
+    /// The lane that was served last; and by claims of one tenant, which say nothing of the others' turn.
     served: Option<Lane>,
+    own: Option<Lane>,
+    /// Whose line was looked through last, where there was nothing else to do.
+    looked: Option<Lane>,
     /// The tenant that was visited last while a flood fell due, and its namespace.
     visited: Option<(String, String)>,
 }
@@ -53,6 +58,19 @@ pub(crate) struct Turns {
 pub(crate) struct Memory {
     turns: Turns,
     floors: Floors,
+}
+
+impl Turns {
+    /// Whose turn a claim takes, and moves.
+    fn of(&mut self, claim: &Claim) -> &mut Option<Lane> {
+        match &claim.tenant {
+            None => &mut self.served,
+            Some(tenant) => {
+                self.own.take_if(|(_, own)| own != tenant);
+                &mut self.own
+            }
+        }
+    }
 }
 
 impl Memory {
@@ -88,16 +106,15 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, memory: &Memory, l
     let token = Work::token();
     let mut choosing = Choosing {
         claim,
-        floors: &memory.floors,
+        known: memory.floors.known(&claim.not_topics),
         chosen: Vec::new(),
         walks: Vec::new(),
         bytes: 0,
-        served: turns.served.take(),
+        served: turns.of(claim).take(),
         complete: all_fell_due,
         passing: Passing {
             left: fastrand::usize(0..=lost.min(MOST_LOST) * claim.batch as usize),
             lapsed: 0,
-            sweeps: SWEEPS,
         },
     };
     let leaves = choosing.passing.left > 0;
@@ -111,6 +128,10 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, memory: &Memory, l
             choosing.choose(work).await?;
         }
     }
+    if choosing.chosen.is_empty() && choosing.walks.iter().any(|(_, walk)| walk.below().is_some()) {
+        work.flush().await?;
+        choosing.look_deeper(work, &mut turns.looked).await?;
+    }
     let Choosing {
         chosen,
         walks,
@@ -118,7 +139,8 @@ pub(crate) async fn claim(work: &mut Work<'_>, claim: &Claim, memory: &Memory, l
         served,
         ..
     } = choosing;
-    turns.served = served;
+    complete &= walks.iter().all(|(_, walk)| walk.saw_all());
+    *turns.of(claim) = served;
     work.load(chosen.iter().map(|chosen| chosen.line.seq)).await?;
     let mut granted = Vec::with_capacity(chosen.len());
     for Chosen { lane, pos, line } in chosen {
@@ -322,7 +344,7 @@ struct Chosen {
 /// A claim that chooses.
 struct Choosing<'c> {
     claim: &'c Claim,
-    floors: &'c Floors,
+    known: Known<'c>,
     chosen: Vec<Chosen>,
     /// How the lines were walked through, where topics are left.
     walks: Vec<(Lane, Walk)>,
@@ -338,8 +360,6 @@ struct Passing {
     left: usize,
     /// How many have lapsed on the way.
     lapsed: usize,
-    /// How many stretches below floors may be looked at where there is nothing else.
-    sweeps: usize,
 }
 
 impl Passing {
@@ -354,64 +374,108 @@ impl Passing {
 impl Choosing<'_> {
     /// Tenants take turns, one message each, beginning after the one that was served last.
     async fn choose(&mut self, work: &mut Work<'_>) -> Result<(), Error> {
-        let mut open = VecDeque::new();
+        let (mut open, mut round) = (VecDeque::new(), Round::new(self.claim, self.served.clone()));
         self.walks.clear();
-        self.take_turns(work, &mut open).await?;
-        open.into_iter().for_each(|line| self.end(line));
+        self.take_turns(work, &mut round, &mut open).await?;
+        self.walks
+            .extend(open.into_iter().filter_map(|line| line.walked(self.claim)));
+        if round.barren >= BARREN {
+            // Those behind have their turn before the ones that were just visited.
+            (self.complete, self.served) = (false, round.at);
+        }
         Ok(())
     }
 
-    /// This line is not looked into any more.
-    fn end(&mut self, line: Line) {
-        if let Some((lane, walk)) = line.walked(self.claim) {
-            self.complete &= walk.saw_all();
-            self.walks.push((lane, walk));
+    /// Nothing is free above the floors: looks through some of what is below them, in one line after the other, a line more with each claim.
+    async fn look_deeper(&mut self, work: &mut Work<'_>, looked: &mut Option<Lane>) -> Result<(), Error> {
+        let mut walks = std::mem::take(&mut self.walks);
+        walks.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let after = walks.partition_point(|(lane, _)| Some(lane) <= looked.as_ref());
+        let places = walks.len();
+        walks.rotate_left(after % places.max(1));
+        let mut looks = SWEEPS;
+        for (lane, walk) in walks {
+            let mut line = Line::below(lane, walk);
+            // Ends: each look is one of a few.
+            while looks > 0 && self.chosen.is_empty() && line.sweep(work, self.claim, MOST_LOOK).await? {
+                (looks, *looked) = (looks - 1, Some(line.lane.clone()));
+                self.take_all(work, &mut line).await?;
+            }
+            self.walks.extend(line.walked(self.claim));
         }
+        Ok(())
     }
 
-    async fn take_turns(&mut self, work: &mut Work<'_>, lanes: &mut VecDeque<Line>) -> Result<(), Error> {
-        let mut round = Round::new(self.claim, self.served.clone());
-        // Ends: each turn takes a message, or a lane is over.
-        loop {
-            if self.chosen.len() >= self.claim.batch as usize || self.passing.lapsed >= LAPSED {
-                self.complete = false;
-                return Ok(());
+    /// What is in sight of one line, as much as there is room for.
+    async fn take_all(&mut self, work: &mut Work<'_>, line: &mut Line) -> Result<(), Error> {
+        // Ends: each turn takes a message.
+        while self.has_room() {
+            let Some((pos, next)) = line.next(work, self.claim, &mut self.passing).await? else {
+                break;
+            };
+            if !self.take(line, pos, next) {
+                break;
             }
+        }
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        let room = self.chosen.len() < self.claim.batch as usize && self.passing.lapsed < LAPSED;
+        self.complete &= room;
+        room
+    }
+
+    /// Chooses this one, unless it is too large.
+    fn take(&mut self, line: &mut Line, pos: i64, next: InLine) -> bool {
+        let size = u64::try_from(next.bytes).unwrap_or(0);
+        let too_large = !self.chosen.is_empty() && self.claim.max_bytes.is_some_and(|most| self.bytes + size > most);
+        if too_large {
+            line.stays(pos, &next);
+            self.complete = false;
+            return false;
+        }
+        self.bytes += size;
+        self.chosen.push(Chosen {
+            lane: line.lane.clone(),
+            pos,
+            line: next,
+        });
+        self.served = Some(line.lane.clone());
+        true
+    }
+
+    async fn take_turns(
+        &mut self,
+        work: &mut Work<'_>,
+        round: &mut Round<'_>,
+        lanes: &mut VecDeque<Line>,
+    ) -> Result<(), Error> {
+        // Ends: each turn takes a message, or a lane is over.
+        while self.has_room() {
             // A lane that was not visited yet comes before those that were.
-            let mut line = match round.next(work).await? {
-                Some(lane) => Line::new(lane, self.claim, self.floors),
+            let (mut line, new) = match round.next(work).await? {
+                Some(lane) => (Line::new(lane, self.claim, &self.known), true),
                 None => match lanes.pop_front() {
-                    Some(line) => line,
+                    Some(line) => (line, false),
                     None => return Ok(()),
                 },
             };
-            let next = line.next(work, self.claim, &mut self.passing).await?;
-            if self.passing.lapsed >= LAPSED {
-                self.complete = false;
+            match line.next(work, self.claim, &mut self.passing).await? {
+                Some((pos, next)) => {
+                    let taken = self.take(&mut line, pos, next);
+                    lanes.push_back(line);
+                    if !taken {
+                        return Ok(());
+                    }
+                }
+                None => {
+                    round.barren += usize::from(new);
+                    self.walks.extend(line.walked(self.claim));
+                }
             }
-            let Some((pos, next)) = next else {
-                self.end(line);
-                continue;
-            };
-            let size = u64::try_from(next.bytes).unwrap_or(0);
-            let too_large =
-                !self.chosen.is_empty() && self.claim.max_bytes.is_some_and(|most| self.bytes + size > most);
-            if too_large {
-                line.stays(pos, &next);
-                self.complete = false;
-                lanes.push_back(line);
-                return Ok(());
-            }
-            self.bytes += size;
-            self.passing.sweeps = 0;
-            self.chosen.push(Chosen {
-                lane: line.lane.clone(),
-                pos,
-                line: next,
-            });
-            self.served = Some(line.lane.clone());
-            lanes.push_back(line);
         }
+        Ok(())
     }
 }
 
@@ -422,6 +486,8 @@ struct Round<'c> {
     at: Option<Lane>,
     wrapped: bool,
     over: bool,
+    /// How many had nothing to grant.
+    barren: usize,
 }
 
 impl<'c> Round<'c> {
@@ -432,13 +498,14 @@ impl<'c> Round<'c> {
             wrapped: served.is_none(),
             start: served,
             over: false,
+            barren: 0,
         }
     }
 
-    /// The next lane, or none when the round is over.
+    /// The next lane, or none when the round is over, or was long enough.
     async fn next(&mut self, work: &Work<'_>) -> Result<Option<Lane>, Error> {
         // Ends: lanes rise, and the round is made once.
-        while !self.over {
+        while !self.over && self.barren < BARREN {
             let found = self.above(work, self.at.as_ref()).await?;
             match found {
                 Some(lane) => {
@@ -571,8 +638,8 @@ impl Stretch {
 }
 
 impl Line {
-    fn new(lane: Lane, claim: &Claim, floors: &Floors) -> Self {
-        let walk = (!claim.not_topics.is_empty()).then(|| floors.walk(&claim.not_topics, &lane));
+    fn new(lane: Lane, claim: &Claim, known: &Known<'_>) -> Self {
+        let walk = (!claim.not_topics.is_empty()).then(|| known.walk(&lane));
         let mut ready = Stretch::new(READY);
         if let Some(walk) = &walk {
             ready.after = Some(name!(READY, &lane.0, &lane.1, walk.floor()));
@@ -586,6 +653,24 @@ impl Line {
             run: None,
             walk,
             swept: false,
+        }
+    }
+
+    /// What is below the floor, after all above it was looked through.
+    fn below(lane: Lane, walk: Walk) -> Self {
+        let over = |table| Stretch {
+            over: true,
+            ..Stretch::new(table)
+        };
+        Self {
+            lane,
+            ready: over(READY),
+            heads: over(HEAD),
+            begun: BTreeMap::new(),
+            left: BTreeMap::new(),
+            run: None,
+            walk: Some(walk),
+            swept: true,
         }
     }
 
@@ -665,7 +750,7 @@ impl Line {
         claim: &Claim,
         passing: &mut Passing,
     ) -> Result<Option<(i64, InLine)>, Error> {
-        // Ends: each turn takes from a line, and lines are finite within one transaction; or it looks below the floor, a few times.
+        // Ends: each turn takes from a line, and lines are finite within one transaction.
         loop {
             if passing.lapsed >= LAPSED {
                 return Ok(None);
@@ -685,10 +770,6 @@ impl Line {
             }
             let place = |part: &Stretch| part.read.front().map(|(pos, _)| *pos);
             let ready_first = match (place(&self.ready), place(&self.heads)) {
-                (None, None) if passing.sweeps > 0 && self.sweep(work, claim, MOST_LOOK).await? => {
-                    passing.sweeps -= 1;
-                    continue;
-                }
                 (None, None) => return Ok(None),
                 (Some(ready), head) => head.is_none_or(|head| ready < head),
                 (None, Some(_)) => false,

@@ -23,6 +23,7 @@ use crate::{
 const GET: &str = include_str!("../sql/get.surql");
 const WATCH: &str = include_str!("../sql/watch.surql");
 const FIRST_EACH: &str = include_str!("../sql/first_each.surql");
+const NAMES: &str = include_str!("../sql/names.surql");
 const NEWEST: &str = include_str!("../sql/newest.surql");
 const ENTRIES: &str = include_str!("../sql/entries.surql");
 const SAGAS: &str = include_str!("../sql/sagas.surql");
@@ -33,7 +34,9 @@ const MAKE: &str = include_str!("../sql/make.surql");
 const DRAW: &str = include_str!("../sql/draw.surql");
 
 /// Statements that write nothing. Numbers are drawn outside of transactions.
-const READS: [&str; 9] = [GET, WATCH, FIRST_EACH, NEWEST, COUNT, DRAW, BEGIN, ENTRIES, SAGAS];
+const READS: [&str; 10] = [
+    GET, WATCH, FIRST_EACH, NAMES, NEWEST, COUNT, DRAW, BEGIN, ENTRIES, SAGAS,
+];
 
 /// A transaction that runs the statements of this store: SurrealDB's own, of whatever engine.
 #[async_trait]
@@ -322,6 +325,21 @@ pub(crate) async fn first_each<T: SurrealValue>(
     ranges: Vec<Range>,
     most: usize,
 ) -> Result<Vec<Vec<(Name, T)>>, Error> {
+    each(on, FIRST_EACH, ranges, most).await
+}
+
+/// The names of all that stands in these ranges.
+pub(crate) async fn names_in(on: &dyn Run, ranges: Vec<Range>) -> Result<Vec<Name>, Error> {
+    let found = each::<Value>(on, NAMES, ranges, ALL).await?;
+    Ok(found.into_iter().flatten().map(|(name, _)| name).collect())
+}
+
+async fn each<T: SurrealValue>(
+    on: &dyn Run,
+    sql: &'static str,
+    ranges: Vec<Range>,
+    most: usize,
+) -> Result<Vec<Vec<(Name, T)>>, Error> {
     let mut found = Vec::with_capacity(ranges.len());
     for some in ranges.chunks(ASKED) {
         let values = Value::Array(
@@ -331,11 +349,7 @@ pub(crate) async fn first_each<T: SurrealValue>(
                 .into(),
         );
         let most = Value::from_t(i64::try_from(most).unwrap_or(i64::MAX));
-        let Some(Value::Array(each)) = on
-            .run(FIRST_EACH, vec![("ranges", values), ("most", most)])
-            .await?
-            .pop()
-        else {
+        let Some(Value::Array(each)) = on.run(sql, vec![("ranges", values), ("most", most)]).await?.pop() else {
             return Err(internal("a read answered no list"));
         };
         for (range, rows) in some.iter().zip(each) {

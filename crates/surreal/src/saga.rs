@@ -270,14 +270,19 @@ async fn withdraw(work: &mut Work<'_>, id: MessageId, epoch: u64) -> Result<bool
 }
 
 /// Sagas as they are, with where their messages stand.
+/// How many are read at once: each may hold its input and an output for each step, and a WebSocket takes no answer beyond 64 MiB.
+pub(crate) const TOGETHER: usize = 25;
+
 pub(crate) async fn load(work: &mut Work<'_>, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
     let names: Vec<_> = ids.iter().map(|id| name!(SAGA, id.0)).collect();
     let mut found = Vec::with_capacity(ids.len());
-    for stored in records::get::<Stored>(work.on, &names).await? {
-        found.push(match stored {
-            Some(stored) => loaded(work, stored).await,
-            None => Ok(None),
-        });
+    for some in names.chunks(TOGETHER) {
+        for stored in records::get::<Stored>(work.on, some).await? {
+            found.push(match stored {
+                Some(stored) => loaded(work, stored).await,
+                None => Ok(None),
+            });
+        }
     }
     Ok(found)
 }

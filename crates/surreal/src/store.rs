@@ -341,7 +341,8 @@ impl<C: Connection> Store for SurrealDb<C> {
     }
 
     async fn asleep(&self, _worker: &str, _at_most: Duration) -> Result<(), Error> {
-        self.inner.bell.listen(&self.inner.db).await
+        self.inner.bell.listen(&self.inner.db).await;
+        Ok(())
     }
 
     async fn wake(&self, at_most: Duration) -> Result<Wake, Error> {

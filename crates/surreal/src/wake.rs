@@ -39,6 +39,31 @@ impl<C: Connection> State<C> {
     fn lose(&mut self) {
         (self.client, self.rings, self.lost) = (None, None, Some(Instant::now()));
     }
+
+    /// Asks to be told.
+    async fn hang(&mut self, db: &Database<C>) -> Result<(), Error> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => db.apart().await?,
+        };
+        // Kept only if it is let in: a client may have become too old.
+        let session = client.clone();
+        let asked = async {
+            session
+                .query(LISTEN)
+                .await
+                .and_then(|live| live.check())
+                .map_err(from_surreal)
+        };
+        let mut live = in_time(asked).await?;
+        let stream = live.stream::<Notification<Value>>(()).map_err(from_surreal)?;
+        self.client = Some(client);
+        self.rings = Some(Rings {
+            stream,
+            _session: session,
+        });
+        Ok(())
+    }
 }
 
 impl<C: Connection> Default for Bell<C> {
@@ -54,33 +79,15 @@ impl<C: Connection> Default for Bell<C> {
 }
 
 impl<C: Connection> Bell<C> {
-    /// From now on it rings. What was there before is for the sleeper to look for.
-    pub async fn listen(&self, db: &Database<C>) -> Result<(), Error> {
+    /// From now on it rings, if it can be hung. What was there before is for the sleeper to look for; and without a bell he looks by the clock.
+    pub async fn listen(&self, db: &Database<C>) {
         let mut state = self.state.lock().await;
         if state.rings.is_some() || state.lost.is_some_and(|at| at.elapsed() < PAUSE) {
-            return Ok(());
+            return;
         }
-        let client = match state.client.take() {
-            Some(client) => client,
-            None => db.apart().await?,
-        };
-        // Kept only if it is let in: a client may have become too old.
-        let session = client.clone();
-        let asked = async {
-            session
-                .query(LISTEN)
-                .await
-                .and_then(|live| live.check())
-                .map_err(from_surreal)
-        };
-        let mut live = in_time(asked).await?;
-        let stream = live.stream::<Notification<Value>>(()).map_err(from_surreal)?;
-        state.client = Some(client);
-        state.rings = Some(Rings {
-            stream,
-            _session: session,
-        });
-        Ok(())
+        if state.hang(db).await.is_err() {
+            state.lose();
+        }
     }
 
     /// It does not ring any more. Somebody else who sleeps by it goes on to.

@@ -135,7 +135,7 @@ async fn keys(db: &Surreal<Any>, messages: &[Message]) {
         }
     }
     let kept: Vec<(Vec<Value>, Hold)> = with_ids(db, "key").await;
-    let kept: BTreeMap<_, _> = kept
+    let mut kept: BTreeMap<_, _> = kept
         .into_iter()
         .map(|(id, hold)| (shown(&id).join(", "), hold))
         .collect();
@@ -143,7 +143,7 @@ async fn keys(db: &Surreal<Any>, messages: &[Message]) {
     for (key, mut hold) in holds {
         let (namespace, tenant, name) = &key;
         let id = [text(namespace), text(tenant), text(name)].join(", ");
-        let mut known = kept.get(&id).cloned().unwrap_or_default();
+        let mut known = kept.remove(&id).unwrap_or_default();
         hold.blocked.sort_unstable();
         known.blocked.sort_unstable();
         assert_eq!(known, hold, "what holds the key {key:?}");
@@ -154,6 +154,9 @@ async fn keys(db: &Surreal<Any>, messages: &[Message]) {
             !free || first.wake_at.is_some() || heads.contains(&head),
             "nothing leads to the first of {key:?}"
         );
+    }
+    for (key, hold) in kept {
+        assert_eq!(hold, Hold::default(), "the key {key} has no message, and is held");
     }
 }
 

@@ -98,3 +98,74 @@ async fn what_is_left_for_long_is_not_read_over_each_time_and_hides_nothing() {
     a_long_pause(fresh().await).await;
     a_long_pause(on_disk().await).await;
 }
+
+#[tokio::test]
+async fn what_lapses_below_a_floor_stops_no_claim() {
+    let fx = fresh().await;
+    let store = fx.open().await;
+    wait_in_vain(&store).await;
+    let late = fx.db.begin().await.unwrap();
+    let short = message("open", "late").deliver_in(SECOND * 60);
+    store.outbox().enqueue(&late, short).await.unwrap();
+    wait_in_vain(&store).await;
+    store.enqueue_now(vec![message("open", "free"); 4]).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(take(&store, 1).await, ["free"]);
+        fx.advance(SECOND * 10).await;
+    }
+    late.commit().await.map_err(from_surreal).unwrap();
+    fx.advance(SECOND * 60).await;
+    assert_eq!(take(&store, 1).await, ["free"]);
+    // Where nothing else is to be done, one claim comes by there twice.
+    for _ in 0..3 {
+        assert!(take(&store, 10).await.is_empty());
+    }
+    let counts = fx.admin().await.counts().await.unwrap();
+    assert_eq!(counts.dead.value, 1, "{counts:?}");
+    fx.check().await;
+}
+
+/// How many claims find nothing before one does.
+async fn claims_in_vain(store: &SurrealDb) -> u32 {
+    let mut claims = 0;
+    while take(store, 10).await.is_empty() {
+        claims += 1;
+        assert!(claims < 50, "it is never found");
+    }
+    claims
+}
+
+/// Each line has its turn to be looked through, also if another one has very much.
+#[tokio::test]
+async fn what_is_below_the_floor_of_a_second_line_is_found_soon() {
+    let fx = fresh().await;
+    let store = fx.open().await;
+    let left = |tenant: &str, n: usize| vec![message("paused", "left").tenant(tenant); n];
+    store.enqueue_now(left("a", 2500)).await.unwrap();
+    store.enqueue_now(left("b", 500)).await.unwrap();
+    let late = fx.db.begin().await.unwrap();
+    let of_b = message("open", "late").tenant("b");
+    store.outbox().enqueue(&late, of_b).await.unwrap();
+    store.enqueue_now(left("b", 500)).await.unwrap();
+    for _ in 0..3 {
+        assert!(take(&store, 10).await.is_empty());
+        fx.advance(SECOND * 10).await;
+    }
+    late.commit().await.map_err(from_surreal).unwrap();
+    let claims = claims_in_vain(&store).await;
+    assert!(claims < 3, "{claims}");
+    fx.check().await;
+}
+
+/// A claim does not go round all tenants whose messages are left: its leases would be over before it is.
+#[tokio::test]
+async fn a_claim_goes_on_behind_tenants_that_have_nothing_to_grant() {
+    let fx = fresh().await;
+    let store = fx.open().await;
+    let left = (0..520).map(|n| message("paused", "left").tenant(format!("t{n:04}")));
+    store.enqueue_now(left.collect()).await.unwrap();
+    let last = message("open", "free").tenant("u");
+    store.enqueue_now(vec![last; 3]).await.unwrap();
+    assert_eq!(claims_in_vain(&store).await, 1);
+    fx.check().await;
+}

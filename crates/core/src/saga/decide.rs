@@ -1100,8 +1100,17 @@ impl Work<'_> {
                 (step.progress, step.output) = (Progress::Done, output);
                 return;
             }
-            // What undoes it has been sent, or was: whoever does both keeps them in order.
-            Undo::Open if undoing => return,
+            // What undoes it has been sent, or was: whoever does both keeps them in order. But what was answered is worth knowing to whoever undoes it.
+            Undo::Open if undoing => {
+                if step.progress != Progress::Done {
+                    let step = self.step(at);
+                    (step.progress, step.output) = (Progress::Done, output);
+                    if self.take_back(at) {
+                        self.advance();
+                    }
+                }
+                return;
+            }
             Undo::Compensated | Undo::Held => return,
             Undo::Open => {}
         }

@@ -68,14 +68,14 @@ pub async fn operate(store: &dyn Store, id: SagaId, verb: &Verb, actor: &str, no
     Ok(load(store, id).await?.view())
 }
 
-/// Writes down what was answered after its lease was lost, and what follows from it.
+/// Writes down what was answered after its lease was lost, and what follows from it: that is answered, if anything was written.
 pub async fn report_late(
     store: &dyn Store,
     id: SagaId,
     ticket: &Ticket,
     outcome: &Outcome,
     actor: &str,
-) -> Result<(), Error> {
+) -> Result<Option<Change>, Error> {
     change(store, id, |saga| Ok(saga.late(ticket, outcome, actor))).await
 }
 
@@ -84,16 +84,16 @@ async fn change(
     store: &dyn Store,
     id: SagaId,
     decide: impl Fn(&Loaded) -> Result<Option<Change>, Error>,
-) -> Result<(), Error> {
+) -> Result<Option<Change>, Error> {
     // Ends: after so many turns it is given up.
     for _ in 0..MOST_TURNS {
         let Some(change) = decide(&load(store, id).await?)? else {
-            return Ok(());
+            return Ok(None);
         };
         match store.change_saga(&change).await? {
             Verdict::Stale => {}
             Verdict::Refused(error) => return Err(error),
-            Verdict::Settled | Verdict::LeaseLost => return Ok(()),
+            Verdict::Settled | Verdict::LeaseLost => return Ok(Some(change)),
         }
     }
     Err(Error::Contention(format!("saga {id} changes all the time").into()))

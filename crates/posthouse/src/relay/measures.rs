@@ -9,7 +9,7 @@ use metrics::{
 use posthouse_core::{
     AttemptOutcome, Breaker, Delivery, Error, MessageId, STARTED_TOTAL, Settlement, class,
     ledger::{Begun, Clearance},
-    saga::{HeldReason, SagaState, Ticket},
+    saga::{Change, HeldReason, SagaState, Ticket},
 };
 use std::{
     sync::OnceLock,
@@ -348,7 +348,11 @@ pub(super) fn step(ticket: &Ticket, took: Duration) {
 
 /// A settlement was written that may have moved a saga.
 pub(super) fn saga_moved(settlement: &Settlement) {
-    let Some(change) = &settlement.saga else { return };
+    settlement.saga.as_deref().into_iter().for_each(saga_changed);
+}
+
+/// A saga was written.
+pub(super) fn saga_changed(change: &Change) {
     let (state, reason) = change.snapshot.state();
     if (state, reason) == change.was {
         return;

@@ -154,7 +154,8 @@ async fn report_late(store: &dyn Store, actor: &str, ending: &Ending, outcome: &
     let mut wait = WAITS.0;
     loop {
         match drive::report_late(store, saga, ticket, outcome, actor).await {
-            Ok(()) | Err(Error::NoSaga(_)) => return,
+            Ok(change) => return change.iter().for_each(measures::saga_changed),
+            Err(Error::NoSaga(_)) => return,
             Err(error) => {
                 tracing::warn!(%saga, step = ticket.step, %error, "a late answer could not be told");
                 if !error.retryable() {

@@ -6,6 +6,7 @@ use posthouse::{
     saga::{SagaFilter, SagaState},
 };
 use serde::Serialize;
+use serde_json::json;
 use std::{
     fmt::Write as _,
     time::{Duration, Instant},
@@ -45,15 +46,19 @@ async fn list(args: &DeadList, store: &str, out: &Output) -> Result<(), Failure>
         reason: args.reason,
         ..messages::filter(&args.which, Some(state(args.quarantined)), &args.page)
     };
+    // For programs the last line is where to go on.
+    if out.json {
+        held_sagas(args, store, out).await?;
+    }
     messages::list(filter, args.page.patience, store, out).await?;
-    held_sagas(args, store, out).await
+    if !out.json {
+        held_sagas(args, store, out).await?;
+    }
+    Ok(())
 }
 
 /// Those of sagas are told of beside them: what becomes of their messages is for the saga to say.
 async fn held_sagas(args: &DeadList, store: &str, out: &Output) -> Result<(), Failure> {
-    if out.json {
-        return Ok(());
-    }
     let filter = SagaFilter {
         tenant: args.which.tenant.clone(),
         namespace: args.which.namespace.clone(),
@@ -63,13 +68,13 @@ async fn held_sagas(args: &DeadList, store: &str, out: &Output) -> Result<(), Fa
     };
     let page = AnyStore::open(store).await?.admin().sagas(&filter).await?;
     let more = if page.next.is_some() { " or more" } else { "" };
-    match page.sagas.len() {
-        0 => {}
-        1 => out.note("1 saga waits for a person: posthouse saga list --state held"),
-        n => out.note(&format!(
-            "{n}{more} sagas wait for a person: posthouse saga list --state held"
-        )),
-    }
+    let text = match page.sagas.len() {
+        0 => return Ok(()),
+        1 => "1 saga waits for a person: posthouse saga list --state held".to_owned(),
+        n => format!("{n}{more} sagas wait for a person: posthouse saga list --state held"),
+    };
+    let told = json!({ "held_sagas": { "count": page.sagas.len(), "more": page.next.is_some() } });
+    out.aside(&told, &text);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use posthouse::{
     Admin, AnyStore, Error, MessageId, SagaId, Store, Timestamp,
+    explain::Cause,
     saga::{
         Definition, HeldReason, LogLine, SagaFilter, SagaPage, SagaRow, SagaState, SagaView, Start, Started, StepState,
         StepView, UndoState, Verb, drive, from_json, from_toml,
@@ -180,6 +181,7 @@ struct Document<'a> {
     #[serde(flatten)]
     saga: &'a SagaView,
     log: &'a [LogLine],
+    now: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Value>,
 }
@@ -198,17 +200,47 @@ async fn show(args: &SagaShow, store: &str, out: &Output) -> Result<(), Failure>
             .collect();
         json!({ "input": saga.snapshot.input, "outputs": outputs })
     });
+    let now = under_way(&*admin, &view).await?;
     if out.json {
         let (saga, log) = (&view, log.as_slice());
-        return out.document(&Document { saga, log, payload });
+        let now = now
+            .into_iter()
+            .map(|(step, cause)| json!({ "step": step, "cause": cause }));
+        let now = now.collect();
+        return out.document(&Document {
+            saga,
+            log,
+            now,
+            payload,
+        });
     }
     let mut text = fields(&view, out);
+    let now = now.into_iter().map(|(step, cause)| format!("{step}: {cause}"));
+    text += &out.fields(std::iter::once("now").chain(std::iter::repeat("")).zip(now.map(Some)));
     // Writing to a String cannot fail.
     let _ = write!(text, "\n{}\n{}", steps(&view, out), timeline(&view, &log, out));
     if let Some(payload) = payload {
         let _ = write!(text, "\n{}\n", visible(&payload.to_string()));
     }
     out.data(&text)
+}
+
+/// What it waits for, while it waits for no person: why each of its messages is not delivered yet.
+async fn under_way<'a>(admin: &dyn Admin, saga: &'a SagaView) -> Result<Vec<(&'a str, Cause)>, Failure> {
+    let mut found = Vec::new();
+    if !matches!(saga.row.state, SagaState::Running | SagaState::Compensating) || saga.row.paused {
+        return Ok(found);
+    }
+    for step in &saga.steps {
+        let Some(message) = step.message else { continue };
+        match admin.explain(message).await {
+            Ok(causes) => found.extend(causes.into_iter().map(|cause| (step.name.as_str(), cause)).take(1)),
+            // It has moved on meanwhile.
+            Err(Error::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(found)
 }
 
 /// The last lines of its log.
@@ -298,6 +330,10 @@ fn next(saga: &SagaView) -> Vec<String> {
                 command(format!("retry {id} {name}")),
                 command(format!("complete {id} {name} --output JSON")),
             ];
+            // It waits because to send it again may do it twice: what was found out comes first.
+            if step.stuck == Some(HeldReason::Unknown) {
+                all.reverse();
+            }
             all.extend((!taken).then(|| command(format!("skip {id} {name}"))));
             all.push(back);
             all
@@ -552,14 +588,18 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
             Err(Error::SagaRefused { .. } | Error::NoSaga(_)) => left += 1,
             // One that cannot be read keeps no other from it.
             Err(error @ Error::Internal(_)) => unreadable.push(format!("{id}: {error}")),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                out.note(&format!("{done} done: {}, before it failed", verb.as_str()));
+                return Err(error.into());
+            }
         }
     }
     if out.json {
-        return out.document(&json!({ "done": verb.as_str(), "count": done, "left": left, "unreadable": unreadable }));
+        out.document(&json!({ "done": verb.as_str(), "count": done, "left": left, "unreadable": unreadable }))?;
+    } else {
+        out.data(&format!("{done} done: {}", verb.as_str()))?;
     }
-    out.data(&format!("{done} done: {}", verb.as_str()))?;
-    if left > 0 {
+    if left > 0 && !out.json {
         out.note(&format!("{left} were left: it does not apply to them as they stand."));
     }
     if !unreadable.is_empty() {

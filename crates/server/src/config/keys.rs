@@ -242,7 +242,7 @@ pub const KEYS: &[Key] = &[
         "retention.ended_days",
         Kind::WholeOrNever(1, 3660),
         "\"never\"",
-        "How long after its end a message, done or dead, is kept with its attempts. What is quarantined or blocks its key stays.",
+        "How long after its end a message, done or dead, is kept with its attempts; and what consumers and the participants of sagas have done, so longer than a saga may take. What is quarantined or blocks its key stays.",
     )
     .restart(),
     key(

@@ -96,9 +96,16 @@ fn told(name: &str) -> Told {
     }
 }
 
-/// A relay is killed when it comes by there for the nth time; another one finishes. Whether it came by so often.
-fn killed_at(world: &World, ledger: &Ledger, declines: bool, point: &str, nth: u32) -> bool {
-    let key = format!("{declines}-{point}-{nth}");
+/// A relay is killed when it comes by there for the nth time; whoever takes back what it had is killed there, if that is said; another one finishes.
+/// Whether it came by so often.
+fn killed_at(
+    world: &World,
+    ledger: &Ledger,
+    declines: bool,
+    (point, nth): (&str, u32),
+    repairer: Option<&str>,
+) -> bool {
+    let key = format!("{declines}-{point}-{nth}-{}", repairer.unwrap_or_default());
     let started = start(&trip(world), key, &json!({ "city": "Rome" })).unwrap();
     let id = world.block(world.store.start(started)).unwrap().id();
     let ended = || {
@@ -113,6 +120,11 @@ fn killed_at(world: &World, ledger: &Ledger, declines: bool, point: &str, nth: u
     } else {
         first.signal(Signal::KILL);
         first.end();
+    }
+    if let Some(point) = repairer.filter(|_| killed) {
+        let mut second = world.relay(&told("second").dies(point, 1));
+        wait("the second is killed", || second.is_over());
+        second.killed();
     }
     // What was killed may have done everything.
     if !ended() {
@@ -145,7 +157,7 @@ fn judge(world: &World, ledger: &Ledger, id: SagaId, declines: bool, what: &str)
 }
 
 /// Each point, as often as it is passed.
-fn killed_everywhere(on: On, declines: bool, points: &[&str]) {
+fn killed_everywhere(on: On, declines: bool, points: &[&str], repairer: Option<&str>) {
     let world = World::new(on);
     let ledger = Ledger::default();
     let participants = ledger.clone();
@@ -155,7 +167,7 @@ fn killed_everywhere(on: On, declines: bool, points: &[&str]) {
     for point in points {
         let mut nth = 1;
         // Ends: a saga of three steps passes a point a bounded number of times.
-        while killed_at(&world, &ledger, declines, point, nth) {
+        while killed_at(&world, &ledger, declines, (point, nth), repairer) {
             nth += 1;
             assert!(nth < 50, "{point} is passed for ever");
         }
@@ -218,12 +230,15 @@ fn many(on: On) {
 /// After what was committed.
 const AFTER: [&str; 2] = ["after_claim", "after_settle"];
 /// Before what is sent or written.
-const BEFORE: [&str; 3] = ["before_send", "after_send", "before_settle"];
+const BEFORE: [&str; 4] = ["before_claim", "before_send", "after_send", "before_settle"];
+/// With leases that somebody has to take back.
+const HELD: [&str; 1] = ["after_claim"];
 
 both! {
     many_trips_through_two_relays: many();
-    after_each_write_of_a_trip: killed_everywhere(false, &AFTER);
-    before_each_word_of_a_trip: killed_everywhere(false, &BEFORE);
-    after_each_write_of_a_declined_trip: killed_everywhere(true, &AFTER);
-    before_each_word_of_a_declined_trip: killed_everywhere(true, &BEFORE);
+    after_each_write_of_a_trip: killed_everywhere(false, &AFTER, None);
+    before_each_word_of_a_trip: killed_everywhere(false, &BEFORE, None);
+    after_each_write_of_a_declined_trip: killed_everywhere(true, &AFTER, None);
+    before_each_word_of_a_declined_trip: killed_everywhere(true, &BEFORE, None);
+    after_each_repair_of_a_declined_trip: killed_everywhere(true, &HELD, Some("after_repair"));
 }

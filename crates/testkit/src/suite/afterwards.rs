@@ -164,6 +164,76 @@ pub async fn a_held_compensation_gets_the_output_that_came_late(fx: &dyn Fixture
     assert_eq!(body(&next(fx, "fn:flight/undo").await)["output"], json!("F1"));
 }
 
+pub async fn a_compensation_under_way_gets_the_output_that_came_late(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    let flight = next(fx, "fn:flight").await;
+    ask(fx, id, Verb::Compensate { past_pivot: false }).await.unwrap();
+    expire(fx).await;
+    // Somebody has it already; it is what he sends later that knows it.
+    let undo = next(fx, "fn:flight/undo").await;
+    heard_late(fx, id, &flight, done(json!("F1"))).await;
+    assert_eq!(body(&undo).get("output"), None);
+    answer(fx, &undo.lease, Outcome::reject("which", "there are several")).await;
+    ask(fx, id, Verb::Replay).await.unwrap();
+    let again = next(fx, "fn:flight/undo").await;
+    assert_eq!(body(&again)["output"], json!("F1"));
+    answer(fx, &again.lease, Outcome::delivered()).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
+}
+
+pub async fn a_compensation_that_nobody_is_at_gets_the_output_that_came_late(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    let flight = next(fx, "fn:flight").await;
+    ask(fx, id, Verb::Compensate { past_pivot: false }).await.unwrap();
+    expire(fx).await;
+    heard_late(fx, id, &flight, done(json!("F1"))).await;
+    let undo = next(fx, "fn:flight/undo").await;
+    assert_eq!(body(&undo)["output"], json!("F1"));
+    answer(fx, &undo.lease, Outcome::delivered()).await;
+    nothing_is_due(fx).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
+}
+
+pub async fn a_replay_asks_again_about_what_nothing_undoes(fx: &dyn Fixture) {
+    let id = at_the_pivot(fx, &trip()).await;
+    let charge = next(fx, CHARGE).await;
+    expire(fx).await;
+    fx.advance(SECOND * 2).await;
+    go(fx, "fn:charge/verify", not_done()).await;
+    fx.advance(SECOND * 5).await;
+    go(fx, CHARGE, Outcome::reject("declined", "")).await;
+    go(fx, "fn:hotel/undo", Outcome::delivered()).await;
+    go(fx, "fn:flight/undo", Outcome::delivered()).await;
+    ask(fx, id, Verb::Replay).await.unwrap();
+    go(fx, "fn:flight", done(json!("F2"))).await;
+    go(fx, "fn:hotel", done(json!("H2"))).await;
+    fx.advance(SECOND * 2).await;
+    // The first one may have arrived meanwhile.
+    go(fx, "fn:charge/verify", not_done()).await;
+    fx.advance(SECOND * 5).await;
+    let again = next(fx, CHARGE).await;
+    let key = |claimed: &Claimed| claimed.delivery.ticket.as_ref().map(|ticket| ticket.key.clone());
+    assert_eq!(key(&again), key(&charge));
+    answer(fx, &again.lease, done(json!("C1"))).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Completed, None));
+}
+
+pub async fn a_replay_tries_every_compensation_that_failed_again(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    go(fx, "fn:flight", done(json!("F1"))).await;
+    go(fx, "fn:hotel", done(json!("H1"))).await;
+    ask(fx, id, Verb::Compensate { past_pivot: false }).await.unwrap();
+    go(fx, "fn:hotel/undo", Outcome::reject("down", "")).await;
+    go(fx, "fn:flight/undo", Outcome::reject("down", "")).await;
+    let held = (SagaState::Held, Some(HeldReason::CompensationFailed));
+    assert_eq!(stands(fx, id).await, held);
+    assert_eq!(ask(fx, id, Verb::Replay).await.unwrap(), SagaState::Compensating);
+    // In their order, as the first time.
+    go(fx, "fn:hotel/undo", Outcome::delivered()).await;
+    go(fx, "fn:flight/undo", Outcome::delivered()).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
+}
+
 pub async fn outputs_that_do_not_fit_together_can_be_made_smaller(fx: &dyn Fixture) {
     let mut settings = fx.settings().await;
     settings.limits.payload_bytes = MOST_OUTPUT;

@@ -229,6 +229,10 @@ macro_rules! __cases {
                 a_pivot_that_was_done_after_all_is_not_passed_over
                 what_was_done_after_it_was_resolved_waits_for_a_person
                 a_held_compensation_gets_the_output_that_came_late
+                a_compensation_under_way_gets_the_output_that_came_late
+                a_compensation_that_nobody_is_at_gets_the_output_that_came_late
+                a_replay_asks_again_about_what_nothing_undoes
+                a_replay_tries_every_compensation_that_failed_again
                 outputs_that_do_not_fit_together_can_be_made_smaller
                 a_delay_is_not_put_off_by_a_pause
                 the_dead_letter_of_a_held_saga_is_not_pruned

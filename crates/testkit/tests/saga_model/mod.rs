@@ -48,6 +48,8 @@ pub(crate) enum Bug {
     ForgetsDone,
     /// A step begins when those right before it have passed, whatever is before those.
     ShortSighted,
+    /// What was asked about and not found is done again under another key, although nothing undoes it.
+    DoubtForgotten,
 }
 
 /// What a participant is like.
@@ -61,6 +63,18 @@ pub(crate) enum Kind {
     Naive,
     /// It knows keys, and nothing undoes what it does.
     Lasting,
+    /// The same, and it can be asked.
+    LastingAsked,
+}
+
+impl Kind {
+    fn lasts(self) -> bool {
+        matches!(self, Self::Lasting | Self::LastingAsked)
+    }
+
+    fn is_asked(self) -> bool {
+        matches!(self, Self::Asked | Self::LastingAsked)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -100,8 +114,8 @@ pub(crate) fn saga(plan: &[Plan], pivot: Option<&str>, deadline: bool) -> Saga {
     let steps = plan.iter().map(|(name, kind, after)| DeclaredStep {
         name: (*name).to_owned(),
         action_uri: format!("fn:{name}"),
-        compensate_uri: (*kind != Kind::Lasting).then(|| format!("fn:{name}/undo")),
-        verify_uri: (*kind == Kind::Asked).then(|| format!("fn:{name}/verify")),
+        compensate_uri: (!kind.lasts()).then(|| format!("fn:{name}/undo")),
+        verify_uri: kind.is_asked().then(|| format!("fn:{name}/verify")),
         idempotent: matches!(kind, Kind::Keyed | Kind::Lasting),
         timeout_ms: None,
         delay_ms: None,

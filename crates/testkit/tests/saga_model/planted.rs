@@ -4,7 +4,7 @@ use stateright::{Checker, Model};
 
 use super::{
     ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, KNOWN,
-    Kind::{Keyed, Naive},
+    Kind::{Keyed, LastingAsked, Naive},
     ONCE, ORDER, QUIET, Saga, UNDONE, saga,
 };
 
@@ -50,6 +50,14 @@ fn pivot() -> Saga {
     with(saga(&[("a", Keyed, &[]), ("b", Keyed, &["a"])], Some("a"), false), 3)
 }
 
+/// Nothing undoes it; a person does one thing.
+fn lasting() -> Saga {
+    Saga {
+        verbs: 1,
+        ..with(saga(&[("a", LastingAsked, &[])], None, false), 2)
+    }
+}
+
 /// With a person who does one thing.
 fn asked() -> Saga {
     Saga {
@@ -93,5 +101,6 @@ planted! {
     a_failure_for_good_that_counts_is_found: HeldCounts in two breaks UNDONE;
     a_release_that_asks_nobody_is_found: BlindRelease in asked breaks QUIET;
     a_result_that_is_forgotten_is_found: ForgetsDone in two breaks FINAL;
+    a_doubt_that_a_replay_forgets_is_found: DoubtForgotten in lasting breaks ONCE;
     a_step_that_begins_too_early_is_found: ShortSighted in skipped breaks ORDER;
 }

@@ -1,7 +1,7 @@
 //! The rules as they are: no promise is broken in any order of events.
 
 use super::{
-    Kind::{Asked, Keyed, Lasting, Naive},
+    Kind::{Asked, Keyed, Lasting, LastingAsked, Naive},
     Saga, check, saga,
 };
 
@@ -94,14 +94,43 @@ fn four_steps() {
 }
 
 #[test]
-fn a_fork_and_a_join() {
+fn four_steps_and_an_operator() {
+    let plan = [
+        ("a", Keyed, &[][..]),
+        ("b", Lasting, &["a"]),
+        ("c", Asked, &["b"]),
+        ("d", Keyed, &["c"]),
+    ];
+    sound(saga(&plan, Some("d"), false), 1, 1);
+}
+
+fn fork_and_join() -> Saga {
     let plan = [
         ("a", Keyed, &[][..]),
         ("b", Keyed, &["a"]),
         ("c", Keyed, &["a"]),
         ("d", Keyed, &["b", "c"]),
     ];
-    sound(saga(&plan, None, false), 2, 0);
+    saga(&plan, None, false)
+}
+
+#[test]
+fn a_fork_and_a_join() {
+    sound(fork_and_join(), 2, 0);
+}
+
+#[test]
+fn a_fork_a_join_and_an_operator() {
+    sound(fork_and_join(), 1, 1);
+}
+
+#[test]
+fn what_was_not_found_and_nothing_undoes() {
+    sound(
+        saga(&[("a", Keyed, &[]), ("b", LastingAsked, &["a"])], None, false),
+        2,
+        1,
+    );
 }
 
 #[test]

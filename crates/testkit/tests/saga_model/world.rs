@@ -471,6 +471,12 @@ impl World {
                 }
                 definition = declared.compile().unwrap();
             }
+            Some(Bug::DoubtForgotten) => {
+                let replays = matches!(event, Event::Asked { verb: Verb::Replay, .. });
+                for step in snapshot.steps.iter_mut().filter(|_| replays) {
+                    step.doubted = false;
+                }
+            }
             Some(Bug::BlindWithdrawal) => {
                 let (own, epoch) = (event_message(event), u64::MAX);
                 for (id, standing) in &mut live {
@@ -539,7 +545,7 @@ impl World {
                 _ => (true, None),
             };
             // Of a pivot that can be asked the answer counts: what arrives after it is for a person.
-            let pivot = saga.definition.steps()[step].pivot && saga.kinds[step] == Kind::Asked;
+            let pivot = saga.definition.steps()[step].pivot && saga.kinds[step].is_asked();
             if !(floats && pivot) {
                 self.ghosts.push(Ghost {
                     step,
@@ -680,10 +686,14 @@ impl World {
         for (at, step) in self.snapshot.steps.clone().iter().enumerate() {
             let runs = &self.truth[at];
             let now = &runs.get(step.run as usize - 1).cloned().unwrap_or_default();
-            let there = runs.iter().any(|truth| truth.effects > 0 && !truth.undone);
+            let there = runs.iter().filter(|truth| truth.effects > 0 && !truth.undone).count();
             let reported = self.ghosts.iter().any(|ghost| ghost.step == at && !ghost.floats);
             match state {
-                SagaState::Compensated if there && saga.definition.steps()[at].compensate.is_some() && !reported => {
+                // Under two keys it is there twice.
+                SagaState::Completed if there > 1 => self.breaks(ONCE),
+                SagaState::Compensated
+                    if there > 0 && saga.definition.steps()[at].compensate.is_some() && !reported =>
+                {
                     self.breaks(UNDONE);
                 }
                 SagaState::Completed if step.progress == Progress::Done && now.effects == 0 && !now.vouched => {

@@ -116,19 +116,46 @@ impl Work<'_> {
         match (self.next.snapshot.direction, step.progress) {
             (Direction::Backward, _) => {
                 if step.undo == Undo::Compensated || !self.needs_undo(at) {
-                    return refused("there is nothing to undo in it");
+                    return refused(format!("there is nothing to undo in step {:?}", self.def(at).name));
                 }
-                self.in_order_again();
-                self.take_back(at);
-                let step = self.step(at);
-                (step.undo, step.undo_attempts) = (Undo::Open, 0);
-                self.advance();
+                self.undo_once_more(&[at]);
             }
             (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected) => self.once_more(at),
-            (Direction::Forward, Progress::Waiting) => return refused("others come before it"),
-            (Direction::Forward, Progress::Done | Progress::Skipped) => return refused("it is done, or was left out"),
+            (Direction::Forward, Progress::Waiting | Progress::Done | Progress::Skipped) => {
+                return refused(self.how_it_stands(at));
+            }
         }
         Ok(())
+    }
+
+    /// Why nothing can be done about a step.
+    fn how_it_stands(&self, at: usize) -> String {
+        let (name, step) = (&self.def(at).name, self.look(at));
+        match step.progress {
+            Progress::Waiting => format!("others come before step {name:?}"),
+            Progress::Done => format!("step {name:?} is done"),
+            Progress::Skipped => format!("step {name:?} was left out"),
+            Progress::Ready | Progress::Rejected | Progress::Uncertain => {
+                format!("the saga goes back, and step {name:?} with it")
+            }
+        }
+    }
+
+    /// Compensations are sent now, with a new budget, in their order.
+    fn undo_once_more(&mut self, these: &[usize]) {
+        self.in_order_again();
+        for at in these {
+            self.take_back(*at);
+            let step = self.step(*at);
+            (step.undo, step.undo_attempts) = (Undo::Open, 0);
+        }
+        self.advance();
+    }
+
+    /// Compensations that failed, and can be tried again.
+    fn failed_undos(&self) -> Vec<usize> {
+        let failed = |at: &usize| self.look(*at).undo == Undo::Held && self.needs_undo(*at);
+        (0..self.count()).filter(failed).collect()
     }
 
     /// A step is sent now, whatever is known of it, with a new budget.
@@ -167,7 +194,10 @@ impl Work<'_> {
                 self.is_done(at, Some(output.clone()));
             }
             (Direction::Forward, Progress::Done) if lost => {
-                self.step(at).output = Some(output.clone());
+                if let Some(before) = self.step(at).output.replace(output.clone()) {
+                    let bytes = before.to_string().len();
+                    self.log("replaced", Some(at), &format!("its own output, of {bytes} bytes"));
+                }
                 for later in 0..self.count() {
                     if self.look(later).stuck == Some(HeldReason::Output) {
                         self.step(later).stuck = None;
@@ -175,8 +205,7 @@ impl Work<'_> {
                 }
                 self.advance();
             }
-            (_, Progress::Waiting) => return refused("others come before it"),
-            _ => return refused("it is done, or was left out, or is being undone"),
+            _ => return refused(self.how_it_stands(at)),
         }
         Ok(())
     }
@@ -186,7 +215,7 @@ impl Work<'_> {
             return refused("the saga is being compensated; resolve a compensation instead");
         }
         if self.look(at).has_passed() {
-            return refused("it is done, or was left out");
+            return refused(self.how_it_stands(at));
         }
         let waits = |later: &usize| self.def(*later).input.takes(at) && !self.look(*later).has_passed();
         let taking = (0..self.count()).find(waits);
@@ -210,6 +239,10 @@ impl Work<'_> {
             stuck.into_iter().for_each(|at| self.once_more(at));
             return Ok(());
         }
+        if self.is_backward() {
+            self.undo_once_more(&self.failed_undos());
+            return Ok(());
+        }
         let saga = &mut self.next.snapshot;
         (saga.direction, saga.ended, saga.cause, saga.overdue) = (Direction::Forward, None, None, false);
         for at in 0..self.count() {
@@ -219,8 +252,10 @@ impl Work<'_> {
             match step.progress {
                 Progress::Done if !undone => continue,
                 Progress::Skipped if step.by_hand || step.tainted && !undone => continue,
-                Progress::Uncertain if !undone => {
+                // Nothing undoes it, and what is on its way may arrive yet: under another key it might be done twice.
+                _ if !undone && (step.progress == Progress::Uncertain || step.doubted) => {
                     (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0);
+                    step.tainted = true;
                     continue;
                 }
                 _ => {}
@@ -250,9 +285,9 @@ impl Work<'_> {
             (None, Direction::Forward) if saga.steps.iter().all(|step| step.stuck.is_none()) => {
                 refused("nothing in it has failed")
             }
-            (None, Direction::Backward) => {
+            (None, Direction::Backward) if self.failed_undos().is_empty() => {
                 if saga.steps.iter().any(|step| step.undo == Undo::Held) {
-                    return refused("a compensation has failed; retry or resolve it first");
+                    return refused("nothing undoes what was done; resolve it when that is seen to");
                 }
                 refused("it is being compensated; wait until that has ended")
             }

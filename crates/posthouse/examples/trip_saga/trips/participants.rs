@@ -88,7 +88,8 @@ impl Participants {
     pub fn cancel(&self, kind: Kind, forward_key: &str) -> Result<(), Refusal> {
         let mut db = self.connect()?;
         let tx = db.transaction_with_behavior(Immediate)?;
-        if Outbox::default().undo_once(&tx, kind.name(), forward_key)? == Undoing::Now {
+        // Also if it was never heard of: what is there under the key is taken away, however long ago it was booked.
+        if Outbox::default().undo_once(&tx, kind.name(), forward_key)? != Undoing::Before {
             tx.execute("UPDATE booking SET cancelled = 1 WHERE key = ?1", [forward_key])?;
         }
         tx.commit()?;

@@ -12,27 +12,16 @@ use super::{
 };
 
 /// Flight, then hotel, then charge. Once the card is charged the trip is made.
+// A step is read as one line.
+#[rustfmt::skip]
 pub fn trip(participants: Participants) -> Result<Saga<Trip>, Invalid> {
     let all = Arc::new(participants);
     let mut trip = Saga::<Trip>::define("trip", 1);
-    let flight = trip
-        .step("flight", book(&all, Kind::Flight))
-        .compensate(cancel(&all, Kind::Flight))
-        .idempotent()
-        .add();
-    let hotel = trip
-        .step("hotel", book(&all, Kind::Hotel))
-        .after(&flight)
-        .compensate(cancel(&all, Kind::Hotel))
-        .timeout(Duration::from_secs(10))
-        .idempotent()
-        .add();
-    let input = (trip.input(), flight, hotel);
-    trip.step("charge", charge(&all))
-        .input(input)
-        .verify(find_charge(&all))
-        .pivot()
-        .add();
+    let flight = trip.step("flight", book(&all, Kind::Flight)).compensate(cancel(&all, Kind::Flight)).idempotent().add();
+    let hotel = trip.step("hotel", book(&all, Kind::Hotel)).compensate(cancel(&all, Kind::Hotel))
+        .after(&flight).timeout(Duration::from_secs(10)).idempotent().add();
+    let bill = (trip.input(), flight, hotel);
+    trip.step("charge", charge(&all)).input(bill).verify(find_charge(&all)).pivot().add();
     trip.build()
 }
 

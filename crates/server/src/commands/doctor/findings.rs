@@ -3,6 +3,7 @@
 use posthouse::{
     Breaker, Counts, DestinationView, Durability, MessageId, MessageView, RelayView, State,
     condition::{Condition, Holder, HolderKind},
+    explain::route_for,
     topic::shown,
 };
 use serde::Serialize;
@@ -323,7 +324,7 @@ fn routes(relays: &[RelayView], waiting: &[MessageView]) -> Finding {
             without.entry(&message.topic).or_insert((0, message.id)).0 += 1;
         }
     }
-    let Some((_, (_, example))) = without.first_key_value() else {
+    let Some((first, (_, example))) = without.first_key_value() else {
         return Finding::ok("routes", "no topic waits for one");
     };
     let topics: Vec<_> = without
@@ -335,7 +336,14 @@ fn routes(relays: &[RelayView], waiting: &[MessageView]) -> Finding {
     Finding::warn(
         "routes",
         format!("no relay that is running has a route for {}{more}", topics.join(", ")),
-        format!("add a [[route]] to the relay's configuration; an example: posthouse messages explain {example}"),
+        match first.starts_with("http:") || first.starts_with("fn:") {
+            true => format!("{}; an example: posthouse messages explain {example}", route_for(first)),
+            false => {
+                format!(
+                    "add a [[route]] to the relay's configuration; an example: posthouse messages explain {example}"
+                )
+            }
+        },
     )
 }
 
