@@ -16,6 +16,8 @@ mode=${1:-all}
 features=posthouse-postgres/sqlx,posthouse-postgres/tls,posthouse-postgres/diesel-async,posthouse-postgres/sea-orm,posthouse-sqlite/sqlx,posthouse-sqlite/sea-orm,posthouse-transports/http,posthouse/http,posthouse/sqlx,posthouse/axum,posthouse-server/failpoints
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/posthouse/target}
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+# In a clone that is used once nothing is to be built again from parts.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 open_tmpdir
 scratch=$(mktemp -d "$TMPDIR/posthouse-test.XXXXXX")
 times=() running='' since=0

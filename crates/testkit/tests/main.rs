@@ -2,10 +2,7 @@
 
 mod controls;
 mod coverage;
-mod ledger_model;
-mod model;
 mod reference;
-mod saga_model;
 
 mod memory {
     async fn fixture() -> posthouse_testkit::MemoryFixture {
