@@ -144,13 +144,15 @@ const REPAIRER: &str = "repair";
 /// A lease whose holder reported meanwhile is no longer ours to settle, and is not counted; nor is one that is left for the next
 /// repair, because somebody is just settling it or a later one of its key's run. Two repairers that meet on one
 /// lease write one attempt and may both count it.
+///
+/// A lease that cannot be settled, whatever is tried, keeps nobody from taking back the others. It is an error only if nothing else was there.
 pub async fn repair(store: &dyn Store, limit: u32) -> Result<u32, Error> {
     repair_telling(store, limit, &|_| ()).await
 }
 
 /// [`repair`], which tells of each that it has settled.
 pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settlement) + Sync)) -> Result<u32, Error> {
-    let (mut after, mut settled, mut left) = (i64::MIN, 0, limit);
+    let (mut after, mut settled, mut left, mut failed) = (i64::MIN, 0, limit, None);
     // Ends: `after` rises with each page.
     while left > 0 {
         let page = store.expired(after, left.min(500)).await?;
@@ -158,7 +160,7 @@ pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settl
         after = last.seq;
         let (mut of_sagas, plain): (Vec<_>, Vec<_>) = page.into_iter().partition(|lease| lease.saga.is_some());
         let batch: Vec<_> = plain.iter().map(Settlement::expired).collect();
-        let mut freed = settle_telling(store, &batch, tell).await?;
+        let mut freed = settle_telling(store, &batch, tell, &mut failed).await?;
         // Ends: of each saga one is decided in each turn.
         while !of_sagas.is_empty() {
             let reports = of_sagas.iter().map(|lease| (lease, &Report::Expired, 0.5));
@@ -177,7 +179,7 @@ pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settl
                 // What cannot be read is left to a person: its lease stays as it is.
                 Decided::Later | Decided::Broken(_) => None,
             });
-            freed += match settle_telling(store, &batch.collect::<Vec<_>>(), tell).await {
+            freed += match settle_telling(store, &batch.collect::<Vec<_>>(), tell, &mut failed).await {
                 Err(Error::Denied(_)) => break,
                 settled => settled?,
             };
@@ -187,15 +189,43 @@ pub async fn repair_telling(store: &dyn Store, limit: u32, tell: &(dyn Fn(&Settl
         settled += freed;
         left = left.saturating_sub(freed);
     }
-    Ok(settled)
+    match failed {
+        Some(error) if settled == 0 => Err(error),
+        _ => Ok(settled),
+    }
 }
 
-/// Settles, and answers how many won.
+/// Settles, and answers how many won. Where they cannot be settled together, each is by itself.
 async fn settle_telling(
     store: &dyn Store,
     batch: &[Settlement],
     tell: &(dyn Fn(&Settlement) + Sync),
+    failed: &mut Option<Error>,
 ) -> Result<u32, Error> {
+    let mut won = 0;
+    match settled(store, batch, tell).await {
+        Err(error) if !concerns_one(&error) => return Err(error),
+        Err(_) if batch.len() > 1 => {
+            for one in batch.chunks(1) {
+                match settled(store, one, tell).await {
+                    Err(error) if concerns_one(&error) => *failed = Some(error),
+                    settled => won += settled?,
+                }
+            }
+        }
+        Err(error) => *failed = Some(error),
+        Ok(all) => won = all,
+    }
+    Ok(won)
+}
+
+/// Whether an error may be that of one settlement, and not of the store or of who asks.
+fn concerns_one(error: &Error) -> bool {
+    !error.retryable() && !matches!(error, Error::Denied(_))
+}
+
+/// Settles them together, and answers how many won.
+async fn settled(store: &dyn Store, batch: &[Settlement], tell: &(dyn Fn(&Settlement) + Sync)) -> Result<u32, Error> {
     if batch.is_empty() {
         return Ok(0);
     }

@@ -336,6 +336,46 @@ async fn a_compensation_that_fails_for_ever_is_held_and_the_others_are_done() {
     relay.stop().await;
 }
 
+/// What a person says that he does not know is not known to what undoes it; what is there and cannot be read is told.
+#[tokio::test(start_paused = true)]
+async fn what_a_person_does_not_know_is_undone_all_the_same() {
+    let (store, diary) = (store(), Diary::default());
+    let mut saga = Saga::<()>::define("blind", 1);
+    let undone = diary.clone();
+    let undo = move |undo: Undo<(), u32>| {
+        undone.write(format!("undone {:?}", undo.output));
+        async { Ok(()) }
+    };
+    saga.step("one", |_: Do<()>| async {
+        Err::<u32, _>(Failure::unknown("timeout", ""))
+    })
+    .compensate(undo)
+    .add();
+    saga.step("two", |_: Do<()>| async { Err::<(), _>(Failure::reject("no", "")) })
+        .add();
+    let saga = saga.build().unwrap();
+    let id = begin(&store, &saga, &()).await;
+    let relay = Running::start(Relay::builder(Arc::new(store.clone())).saga(&saga));
+    until_state(&store, id, SagaState::Held).await;
+    let say = async |output: Value| {
+        let step = "one".into();
+        let verb = Verb::Complete { step, output };
+        drive::operate(&store, id, &verb, "ann", "nobody can tell")
+            .await
+            .unwrap();
+    };
+    say(json!("room 7")).await;
+    until(|| async { state(&store, id).await.1 == Some(HeldReason::CompensationFailed) }).await;
+    let view = drive::load(&store, id).await.unwrap().view();
+    assert_eq!(view.steps[0].code.as_deref(), Some("SCHEMA.VALIDATION_FAILED"));
+    say(Value::Null).await;
+    let verb = Verb::Replay { again: false };
+    drive::operate(&store, id, &verb, "ann", "").await.unwrap();
+    until_state(&store, id, SagaState::Compensated).await;
+    assert_eq!(diary.lines(), ["undone None"]);
+    relay.stop().await;
+}
+
 /// The trip of the example, in Rust.
 fn trip_at(port: u16) -> Saga<Value> {
     let at = |path: &str| format!("http://127.0.0.1:{port}{path}");

@@ -737,7 +737,7 @@ Example:
 Example:
   posthouse saga resolve trip/trip-42 hotel --reason 'cancelled by telephone'")]
     Resolve(SagaStep),
-    /// Go on from what failed; or, after a compensation, do it all again
+    /// Try again what has failed: steps, or compensations
     #[command(after_help = BY_FILTER)]
     Replay(SagaReplay),
     /// Give it up as it is
@@ -751,7 +751,8 @@ Examples:
   posthouse saga replay --name trip --state held --because retries_exhausted --dry-run
   posthouse saga replay --name trip --state held --because retries_exhausted --yes
 
-By filter it needs --dry-run, which changes nothing, or --yes. What the verb does not apply to is counted and left.";
+By filter it needs --dry-run, which changes nothing, or --yes. What the verb does not apply to, or has moved
+since it was found, is counted and left.";
 
 /// Which sagas.
 #[derive(Debug, Default, Args)]
@@ -885,6 +886,9 @@ pub struct SagaReplay {
     /// Do not go on: undo what was done
     #[arg(long)]
     pub to_compensation: bool,
+    /// A saga that was compensated does everything once more, under new keys
+    #[arg(long, conflicts_with = "to_compensation")]
+    pub again: bool,
 }
 
 #[derive(Debug, Args)]
@@ -902,7 +906,7 @@ pub struct SagaStep {
 pub struct SagaComplete {
     #[command(flatten)]
     pub step: SagaStep,
-    /// What it answered, as JSON; null if nothing takes it
+    /// What it answered, as JSON: what takes it gets it, and what undoes it; null if that is not known
     #[arg(long, value_name = "JSON")]
     pub output: String,
 }

@@ -526,6 +526,7 @@ fn sagas() {
         "posthouse saga resolve trip/trip-1 flight --reason 'cancelled by telephone'",
         "posthouse saga list",
         "posthouse saga resume trip/trip-1",
+        "posthouse saga replay trip/trip-1",
         "posthouse audit --limit 3",
     ]);
     story.ends_as("sagas");

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use async_trait::async_trait;
-use posthouse_core::{Error, Message, Renewal, Settlement, Store, Verdict, Wake, repair};
+use posthouse_core::{Error, Message, MessageId, Renewal, Settlement, Store, Verdict, Wake, repair};
 use posthouse_testkit::{
     Memory,
     suite::tools::*,
@@ -130,4 +130,40 @@ async fn a_busy_lease_keeps_no_other_from_being_taken_back() {
     assert_eq!(repair(&store, 1).await.unwrap(), 1);
     assert_eq!(repair(&store, 1).await.unwrap(), 0);
     assert_eq!(repair(&memory, 1).await.unwrap(), 1);
+}
+
+/// A store that refuses, for good, whatever has to do with one message.
+struct Poisoned(MessageId);
+
+#[async_trait]
+impl Hook for Poisoned {
+    async fn call(&self, call: Call, store: &Arc<dyn Store>) -> Result<Reply, Error> {
+        match &call {
+            Call::Settle(batch) if batch.iter().any(|one| one.lease.id == self.0) => {
+                Err(Error::Internal("it cannot be written".into()))
+            }
+            _ => call.to(store).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_settled_keeps_no_other_from_being_taken_back() {
+    for limit in [1, 10] {
+        let memory = Memory::new();
+        for body in ["a", "b", "c"] {
+            committed(&memory, message(body)).await;
+        }
+        let leases = leases(&claim(&memory, "w1", 10).await);
+        let store = Wrapped::new(Arc::new(memory.clone()), Poisoned(leases[0].id));
+        memory.advance(LEASE * 2);
+        let mut freed = 0;
+        for _ in 0..2 {
+            freed += repair(&store, limit).await.unwrap_or(0);
+        }
+        assert_eq!(freed, 2, "at most {limit}");
+        let error = repair(&store, limit).await.unwrap_err();
+        assert!(matches!(error, Error::Internal(_)), "{error}");
+        assert_eq!(bodies(&claim(&memory, "w2", 10).await), ["b", "c"]);
+    }
 }

@@ -66,11 +66,8 @@ async fn a_good_answer_is_delivered_with_its_body_as_the_receipt() {
     }
 }
 
-/// What a step of a saga is answered is what the next one is given: all of it that is kept, and nothing is hidden in it.
-#[tokio::test]
-async fn what_a_step_is_answered_is_its_output_byte_by_byte() {
-    let most = posthouse_core::saga::MOST_OUTPUT;
-    let step = Delivery {
+fn step() -> Delivery {
+    Delivery {
         ticket: Some(Ticket {
             key: "s:flight#1:do".into(),
             saga: "trip".into(),
@@ -80,7 +77,30 @@ async fn what_a_step_is_answered_is_its_output_byte_by_byte() {
             timeout_ms: Some(60_000),
         }),
         ..delivery()
-    };
+    }
+}
+
+/// Of a step a redirection may say where to look at what was done; that it was not done, only a refusal says.
+#[tokio::test]
+async fn nobody_knows_what_a_redirection_has_done() {
+    for (status, unknown) in [(303, true), (302, true), (304, true), (404, false), (400, false)] {
+        let receiver = Receiver::always(Then::Answer(answer(status, &["Location: /orders/42"], ""))).await;
+        let url = format!("http://{}/orders", receiver.address);
+        let to = Http::builder(&url).allow_private(true).build();
+        let outcome = to.unwrap().send(&step()).await;
+        assert_eq!(
+            matches!(outcome, Outcome::Unknown { .. }),
+            unknown,
+            "{status}: {outcome:?}"
+        );
+        assert_eq!(code(&outcome), format!("http_{status}"));
+    }
+}
+
+/// What a step of a saga is answered is what the next one is given: all of it that is kept, and nothing is hidden in it.
+#[tokio::test]
+async fn what_a_step_is_answered_is_its_output_byte_by_byte() {
+    let (most, step) = (posthouse_core::saga::MOST_OUTPUT, step());
     let bodies = [
         (r#"{"self": "/orders/42", "id": 42}"#.to_owned(), false),
         ("x".repeat(most), false),

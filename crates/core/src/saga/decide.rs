@@ -90,8 +90,11 @@ pub enum Verb {
         /// The step.
         step: String,
     },
-    /// What failed is done again; what was undone as well.
-    Replay,
+    /// What failed is tried again, whichever way it goes.
+    Replay {
+        /// In place of that, a saga that was compensated does everything once more.
+        again: bool,
+    },
     /// It is given up as it is.
     Abandon,
 }
@@ -118,7 +121,7 @@ impl Verb {
             Self::Skip { .. } => "saga_skip",
             Self::Compensate { .. } => "saga_compensate",
             Self::Resolve { .. } => "saga_resolve",
-            Self::Replay => "saga_replay",
+            Self::Replay { .. } => "saga_replay",
             Self::Abandon => "saga_abandon",
         }
     }
@@ -134,7 +137,7 @@ impl Verb {
             Self::Skip { .. } => "skip",
             Self::Compensate { .. } => "compensate",
             Self::Resolve { .. } => "resolve",
-            Self::Replay => "replay",
+            Self::Replay { .. } => "replay",
             Self::Abandon => "abandon",
         }
     }
@@ -1094,23 +1097,16 @@ impl Work<'_> {
         let undoing = step.carrier.is_some_and(|carrier| carrier.role == Role::Undo);
         match step.undo {
             // Nobody who knows both has undone it: a person said so before it came, or has not said anything yet.
-            Undo::Compensated if step.resolved => return self.done_after_resolve(at, output),
+            Undo::Compensated if step.resolved && step.progress != Progress::Done => {
+                return self.done_after_resolve(at, output);
+            }
             Undo::Held if step.progress != Progress::Done => {
                 let step = self.step(at);
                 (step.progress, step.output) = (Progress::Done, output);
                 return;
             }
-            // What undoes it has been sent, or was: whoever does both keeps them in order. But what was answered is worth knowing to whoever undoes it.
-            Undo::Open if undoing => {
-                if step.progress != Progress::Done {
-                    let step = self.step(at);
-                    (step.progress, step.output) = (Progress::Done, output);
-                    if self.take_back(at) {
-                        self.advance();
-                    }
-                }
-                return;
-            }
+            // What undoes it has been sent, or was: whoever does both keeps them in order.
+            Undo::Open if undoing => return self.known_to_its_undo(at, output),
             Undo::Compensated | Undo::Held => return,
             Undo::Open => {}
         }
@@ -1149,6 +1145,29 @@ impl Work<'_> {
                 self.remember(at, Role::Do, output);
             }
         }
+    }
+
+    /// It was done, as is heard while it is being undone. What was answered is worth knowing to whoever undoes it; but what was tried once is tried with the same
+    /// words again, or a participant who remembers them would take it for another request under the same key.
+    fn known_to_its_undo(&mut self, at: usize, output: Option<Value>) {
+        if self.look(at).progress == Progress::Done {
+            return;
+        }
+        let untried = self.look(at).undo_attempts == 0 && self.is_untried(at);
+        let step = self.step(at);
+        (step.progress, step.output) = (Progress::Done, output);
+        if untried && self.take_back(at) {
+            self.advance();
+        }
+    }
+
+    /// Whether nobody was ever at the message that is under way for it.
+    fn is_untried(&self, at: usize) -> bool {
+        let standing = self
+            .look(at)
+            .carrier
+            .and_then(|carrier| self.live.get(&carrier.message));
+        matches!(standing, Some(Standing::Pending { attempts: 0, .. }))
     }
 
     /// It was done, and a person had said before that it was undone. Nobody knows whether he saw it: he is asked again.

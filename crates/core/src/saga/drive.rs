@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Change, Found, Loaded, Report, SagaView, Ticket, Verb};
+use super::{Change, Found, Loaded, Report, SagaFilter, SagaView, Ticket, Verb};
 use crate::{Error, Lease, Outcome, SagaId, Settlement, Store, Verdict};
 
 /// How often somebody else may be faster before it is given up.
@@ -66,6 +66,22 @@ pub async fn load(store: &dyn Store, id: SagaId) -> Result<Loaded, Error> {
 pub async fn operate(store: &dyn Store, id: SagaId, verb: &Verb, actor: &str, note: &str) -> Result<SagaView, Error> {
     change(store, id, |saga| saga.ask(verb, actor, note).map(Some)).await?;
     Ok(load(store, id).await?.view())
+}
+
+/// The same for one that a filter has found, if the filter still takes it: it may have moved since. Whether it does.
+pub async fn operate_if(
+    store: &dyn Store,
+    id: SagaId,
+    filter: &SagaFilter,
+    verb: &Verb,
+    actor: &str,
+    note: &str,
+) -> Result<bool, Error> {
+    let changed = change(store, id, |saga| match filter.takes(&saga.row) {
+        true => saga.ask(verb, actor, note).map(Some),
+        false => Ok(None),
+    });
+    Ok(changed.await?.is_some())
 }
 
 /// Writes down what was answered after its lease was lost, and what follows from it: that is answered, if anything was written.

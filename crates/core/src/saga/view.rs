@@ -81,6 +81,8 @@ pub struct SagaView {
     pub cause: Option<String>,
     /// The note of whoever holds it.
     pub note: Option<String>,
+    /// The pivot was done, or may have been, or somebody is at it: it goes back only if a person says that this is meant.
+    pub past_pivot: bool,
     /// Its steps.
     pub steps: Vec<StepView>,
 }
@@ -177,8 +179,15 @@ impl Loaded {
             row: self.row.clone(),
             cause: self.snapshot.cause.clone(),
             note: self.snapshot.quarantined.clone(),
+            past_pivot: self.definition.pivot().is_some_and(|at| self.is_past(at)),
             steps: (0..self.snapshot.steps.len()).map(|at| self.step(at)).collect(),
         }
+    }
+
+    fn is_past(&self, pivot: usize) -> bool {
+        let step = &self.snapshot.steps[pivot];
+        let standing = step.carrier.and_then(|carrier| self.live.get(&carrier.message));
+        step.may_have_happened() || standing == Some(&Standing::Leased)
     }
 
     fn step(&self, at: usize) -> StepView {

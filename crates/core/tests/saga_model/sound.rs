@@ -134,6 +134,12 @@ fn what_was_not_found_and_nothing_undoes() {
 }
 
 #[test]
+fn a_pivot_that_was_not_found_and_nothing_undoes() {
+    let plan = [("a", Keyed, &[][..]), ("b", LastingAsked, &["a"])];
+    sound(saga(&plan, Some("b"), true), 2, 1);
+}
+
+#[test]
 fn what_nothing_undoes_is_kept() {
     let plan = [("a", Keyed, &[][..]), ("b", Lasting, &["a"]), ("c", Keyed, &["b"])];
     sound(saga(&plan, None, false), 1, 2);

@@ -182,7 +182,8 @@ impl World {
                 Action::Ask(Verb::Pause),
                 Action::Ask(Verb::Quarantine),
                 Action::Ask(Verb::Compensate { past_pivot }),
-                Action::Ask(Verb::Replay),
+                Action::Ask(Verb::Replay { again: false }),
+                Action::Ask(Verb::Replay { again: true }),
                 Action::Ask(Verb::Abandon),
             ]);
         }
@@ -472,7 +473,13 @@ impl World {
                 definition = declared.compile().unwrap();
             }
             Some(Bug::DoubtForgotten) => {
-                let replays = matches!(event, Event::Asked { verb: Verb::Replay, .. });
+                let replays = matches!(
+                    event,
+                    Event::Asked {
+                        verb: Verb::Replay { .. },
+                        ..
+                    }
+                );
                 for step in snapshot.steps.iter_mut().filter(|_| replays) {
                     step.doubted = false;
                 }

@@ -174,7 +174,7 @@ where
 struct Told<I, O> {
     #[serde(default, deserialize_with = "present")]
     input: Option<I>,
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "known")]
     output: Option<O>,
     forward_key: String,
     reason: Option<String>,
@@ -183,6 +183,16 @@ struct Told<I, O> {
 /// What is there is there, also if it is null.
 fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
+}
+
+/// What is there is there; but a null that is no such output is what a person said who did not know it.
+fn known<'de, T: DeserializeOwned, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let value = serde_json::Value::deserialize(deserializer)?;
+    let is_null = value.is_null();
+    match serde_json::from_value(value) {
+        Err(_) if is_null => Ok(None),
+        read => read.map(Some).map_err(serde::de::Error::custom),
+    }
 }
 
 struct Compensation<I, O, F>(F, PhantomData<fn() -> (I, O)>);

@@ -91,12 +91,13 @@ async fn meddle(memory: Memory, begun: Begun, mut chance: Rng) {
             continue;
         };
         let step = ["reserve", "charge", "ship"][chance.usize(..3)].to_owned();
-        let verb = match chance.u8(0..7) {
+        let verb = match chance.u8(0..8) {
             0 => Verb::Pause,
             1 => Verb::Quarantine,
             2 => Verb::Compensate { past_pivot: false },
-            3 => Verb::Replay,
-            4 => Verb::Retry { step },
+            3 => Verb::Replay { again: false },
+            4 => Verb::Replay { again: true },
+            5 => Verb::Retry { step },
             _ => Verb::Resume,
         };
         // Most of them do not apply.

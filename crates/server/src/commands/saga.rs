@@ -39,7 +39,7 @@ pub async fn run(asked: &Saga, store: &str, out: &Output) -> Result<(), Failure>
         Saga::Replay(args) if args.to_compensation => {
             several(&args.sagas, &Verb::Compensate { past_pivot: false }, store, out).await
         }
-        Saga::Replay(args) => several(&args.sagas, &Verb::Replay, store, out).await,
+        Saga::Replay(args) => several(&args.sagas, &Verb::Replay { again: args.again }, store, out).await,
         Saga::Compensate(args) => {
             let past_pivot = args.past_pivot;
             several(&args.sagas, &Verb::Compensate { past_pivot }, store, out).await
@@ -301,12 +301,7 @@ fn next(saga: &SagaView) -> Vec<String> {
     if saga.row.state != SagaState::Held {
         return Vec::new();
     }
-    let done = |step: &&StepView| step.pivot && matches!(step.state, StepState::Done | StepState::Uncertain);
-    let past = if saga.steps.iter().any(|step| done(&step)) {
-        " --past-pivot"
-    } else {
-        ""
-    };
+    let past = if saga.past_pivot { " --past-pivot" } else { "" };
     let back = command(format!("compensate {id}{past}"));
     match (stuck, failed) {
         // To complete the step itself would say that it was done, and it was never sent.
@@ -564,7 +559,7 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
         return Err(Failure::not_confirmed("no saga is named")
             .help("name them by id or NAME/KEY, or by a filter: --state held"));
     }
-    let ids = all(&*admin, wanted).await?;
+    let ids = all(&*admin, wanted.clone()).await?;
     let n = ids.len();
     if args.dry_run && out.json {
         return out.document(&json!({ "count": n, "sagas": ids }));
@@ -582,10 +577,10 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
     }
     let (mut done, mut left, mut unreadable) = (0, 0, Vec::new());
     for id in ids {
-        match drive::operate(&*store, id, verb, &args.who.actor, &args.who.reason).await {
-            Ok(_) => done += 1,
+        match drive::operate_if(&*store, id, &wanted, verb, &args.who.actor, &args.who.reason).await {
+            Ok(true) => done += 1,
             // It has moved meanwhile, or the verb is not for it.
-            Err(Error::SagaRefused { .. } | Error::NoSaga(_)) => left += 1,
+            Ok(false) | Err(Error::SagaRefused { .. } | Error::NoSaga(_)) => left += 1,
             // One that cannot be read keeps no other from it.
             Err(error @ Error::Internal(_)) => unreadable.push(format!("{id}: {error}")),
             Err(error) => {
@@ -600,7 +595,9 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
         out.data(&format!("{done} done: {}", verb.as_str()))?;
     }
     if left > 0 && !out.json {
-        out.note(&format!("{left} were left: it does not apply to them as they stand."));
+        out.note(&format!(
+            "{left} were left: it does not apply to them as they stand, or they have moved since they were found."
+        ));
     }
     if !unreadable.is_empty() {
         let n = unreadable.len();

@@ -453,9 +453,10 @@ impl Process {
         assert_eq!(status.signal(), Some(9), "{status:?}\n{}", self.log());
     }
 
-    /// Tells it to stop, and waits until it has.
+    /// Tells it to stop, and waits until it has. It must be up, or come up: who does not listen for signals yet is ended by one.
     #[track_caller]
     pub fn stop(&mut self) {
+        wait_or("the relay is up", || self.log().contains("relaying: "), || self.log());
         self.signal(Signal::TERM);
         let status = self.end();
         assert_eq!(status.code(), Some(0), "{status:?}\n{}", self.log());

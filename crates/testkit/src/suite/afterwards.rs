@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{sagas::*, tools::*};
 use crate::Fixture;
 
-const CHARGE: &str = "http:https://pay.example/charge";
+pub(super) const CHARGE: &str = "http:https://pay.example/charge";
 
 /// A trip that is to be over in a minute.
 fn short() -> Definition {
@@ -22,7 +22,7 @@ fn short() -> Definition {
 }
 
 /// It has come as far as the pivot.
-async fn at_the_pivot(fx: &dyn Fixture, definition: &Definition) -> SagaId {
+pub(super) async fn at_the_pivot(fx: &dyn Fixture, definition: &Definition) -> SagaId {
     let id = started(fx, definition, "k").await;
     go(fx, "fn:flight", done(json!("F1"))).await;
     go(fx, "fn:hotel", done(json!("H1"))).await;
@@ -36,7 +36,7 @@ async fn deadline(fx: &dyn Fixture) {
     answer(fx, &timer.lease, Outcome::delivered()).await;
 }
 
-fn not_done() -> Outcome {
+pub(super) fn not_done() -> Outcome {
     Outcome::answered(Answer::bytes("").status(204))
 }
 
@@ -164,20 +164,25 @@ pub async fn a_held_compensation_gets_the_output_that_came_late(fx: &dyn Fixture
     assert_eq!(body(&next(fx, "fn:flight/undo").await)["output"], json!("F1"));
 }
 
-pub async fn a_compensation_under_way_gets_the_output_that_came_late(fx: &dyn Fixture) {
+pub async fn a_compensation_that_was_tried_keeps_its_words(fx: &dyn Fixture) {
     let id = started(fx, &trip(), "k").await;
     let flight = next(fx, "fn:flight").await;
     ask(fx, id, Verb::Compensate { past_pivot: false }).await.unwrap();
     expire(fx).await;
-    // Somebody has it already; it is what he sends later that knows it.
+    // Somebody has it already.
     let undo = next(fx, "fn:flight/undo").await;
     heard_late(fx, id, &flight, done(json!("F1"))).await;
-    assert_eq!(body(&undo).get("output"), None);
-    answer(fx, &undo.lease, Outcome::reject("which", "there are several")).await;
-    ask(fx, id, Verb::Replay).await.unwrap();
+    answer(fx, &undo.lease, Outcome::retry("busy", "")).await;
+    fx.advance(SECOND * 5).await;
+    // Another body under the same key would be another request to a participant who remembers the first.
     let again = next(fx, "fn:flight/undo").await;
-    assert_eq!(body(&again)["output"], json!("F1"));
-    answer(fx, &again.lease, Outcome::delivered()).await;
+    assert_eq!(body(&again), body(&undo));
+    answer(fx, &again.lease, Outcome::reject("which", "there are several")).await;
+    // A person may say that it is worth another try, with all that is known.
+    ask(fx, id, Verb::Replay { again: false }).await.unwrap();
+    let last = next(fx, "fn:flight/undo").await;
+    assert_eq!(body(&last)["output"], json!("F1"));
+    answer(fx, &last.lease, Outcome::delivered()).await;
     assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
 }
 
@@ -194,43 +199,38 @@ pub async fn a_compensation_that_nobody_is_at_gets_the_output_that_came_late(fx:
     assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
 }
 
-pub async fn a_replay_asks_again_about_what_nothing_undoes(fx: &dyn Fixture) {
-    let id = at_the_pivot(fx, &trip()).await;
-    let charge = next(fx, CHARGE).await;
+pub async fn what_a_person_says_was_answered_goes_to_a_compensation_that_failed(fx: &dyn Fixture) {
+    let id = started(fx, &trip(), "k").await;
+    let flight = next(fx, "fn:flight").await;
+    ask(fx, id, Verb::Compensate { past_pivot: false }).await.unwrap();
     expire(fx).await;
-    fx.advance(SECOND * 2).await;
-    go(fx, "fn:charge/verify", not_done()).await;
-    fx.advance(SECOND * 5).await;
-    go(fx, CHARGE, Outcome::reject("declined", "")).await;
-    go(fx, "fn:hotel/undo", Outcome::delivered()).await;
-    go(fx, "fn:flight/undo", Outcome::delivered()).await;
-    ask(fx, id, Verb::Replay).await.unwrap();
-    go(fx, "fn:flight", done(json!("F2"))).await;
-    go(fx, "fn:hotel", done(json!("H2"))).await;
-    fx.advance(SECOND * 2).await;
-    // The first one may have arrived meanwhile.
-    go(fx, "fn:charge/verify", not_done()).await;
-    fx.advance(SECOND * 5).await;
-    let again = next(fx, CHARGE).await;
-    let key = |claimed: &Claimed| claimed.delivery.ticket.as_ref().map(|ticket| ticket.key.clone());
-    assert_eq!(key(&again), key(&charge));
-    answer(fx, &again.lease, done(json!("C1"))).await;
-    assert_eq!(stands(fx, id).await, (SagaState::Completed, None));
+    go(fx, "fn:flight/undo", Outcome::reject("which", "there are several")).await;
+    let complete = |output: Value| Verb::Complete {
+        step: "flight".into(),
+        output,
+    };
+    ask(fx, id, complete(json!("F9"))).await.unwrap();
+    assert_eq!(ask(fx, id, complete(json!("F1"))).await.unwrap(), SagaState::Held);
+    nothing_is_due(fx).await;
+    ask(fx, id, Verb::Retry { step: "flight".into() }).await.unwrap();
+    let undo = next(fx, "fn:flight/undo").await;
+    assert_eq!(body(&undo)["output"], json!("F1"));
+    answer(fx, &undo.lease, Outcome::delivered()).await;
+    // He has heard it before, and undone it.
+    heard_late(fx, id, &flight, done(json!("F1"))).await;
+    assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
 }
 
-pub async fn a_replay_tries_every_compensation_that_failed_again(fx: &dyn Fixture) {
+pub async fn what_was_known_when_it_was_resolved_is_no_news(fx: &dyn Fixture) {
     let id = started(fx, &trip(), "k").await;
+    let flight = next(fx, "fn:flight").await;
+    expire(fx).await;
+    fx.advance(SECOND * 2).await;
     go(fx, "fn:flight", done(json!("F1"))).await;
-    go(fx, "fn:hotel", done(json!("H1"))).await;
     ask(fx, id, Verb::Compensate { past_pivot: false }).await.unwrap();
-    go(fx, "fn:hotel/undo", Outcome::reject("down", "")).await;
-    go(fx, "fn:flight/undo", Outcome::reject("down", "")).await;
-    let held = (SagaState::Held, Some(HeldReason::CompensationFailed));
-    assert_eq!(stands(fx, id).await, held);
-    assert_eq!(ask(fx, id, Verb::Replay).await.unwrap(), SagaState::Compensating);
-    // In their order, as the first time.
-    go(fx, "fn:hotel/undo", Outcome::delivered()).await;
-    go(fx, "fn:flight/undo", Outcome::delivered()).await;
+    go(fx, "fn:flight/undo", Outcome::reject("gone", "")).await;
+    ask(fx, id, Verb::Resolve { step: "flight".into() }).await.unwrap();
+    heard_late(fx, id, &flight, done(json!("F1"))).await;
     assert_eq!(stands(fx, id).await, (SagaState::Compensated, None));
 }
 

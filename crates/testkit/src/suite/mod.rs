@@ -30,6 +30,7 @@ pub mod producers;
 pub mod races;
 pub mod receipts;
 pub mod relays;
+pub mod replays;
 pub mod runs;
 pub mod sagas;
 pub mod sessions;
@@ -229,14 +230,21 @@ macro_rules! __cases {
                 a_pivot_that_was_done_after_all_is_not_passed_over
                 what_was_done_after_it_was_resolved_waits_for_a_person
                 a_held_compensation_gets_the_output_that_came_late
-                a_compensation_under_way_gets_the_output_that_came_late
+                a_compensation_that_was_tried_keeps_its_words
                 a_compensation_that_nobody_is_at_gets_the_output_that_came_late
-                a_replay_asks_again_about_what_nothing_undoes
-                a_replay_tries_every_compensation_that_failed_again
+                what_a_person_says_was_answered_goes_to_a_compensation_that_failed
+                what_was_known_when_it_was_resolved_is_no_news
                 outputs_that_do_not_fit_together_can_be_made_smaller
                 a_delay_is_not_put_off_by_a_pause
                 the_dead_letter_of_a_held_saga_is_not_pruned
                 numbers_are_kept_as_they_were
+            }
+            replays {
+                what_nothing_undoes_is_done_again_under_its_old_key
+                a_doubt_of_before_keeps_no_saga_from_going_back
+                what_nothing_undoes_is_not_given_something_else_under_its_old_key
+                a_replay_tries_every_compensation_that_failed_again
+                what_has_moved_since_it_was_found_is_left
             }
             participants {
                 a_participant_does_a_step_once

@@ -130,6 +130,15 @@ pub fn answered(status: u16, after: Option<Duration>, said: &str, rejects: &Reje
     }
 }
 
+/// The outcome of an answer to a step of a saga, or to what undoes it. A redirection may tell where to look at what was done (303 does), so nobody knows whether
+/// it was; a plain message is sent again in either case.
+pub fn answered_by_participant(status: u16, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Retry { code, error, .. } if (300..400).contains(&status) => Outcome::Unknown { code, error },
+        outcome => outcome,
+    }
+}
+
 /// The outcome when there was no answer.
 pub fn failed(failure: Failure, error: String) -> Outcome {
     let code = failure.code().to_owned();

@@ -49,7 +49,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use answer::{Failure, Rejects, answered, failed, retry_after};
+use answer::{Failure, Rejects, answered, answered_by_participant, failed, retry_after};
 use guard::Policy;
 use hide::Hidden;
 use resolver::{Guarded, Lookup, check};
@@ -151,6 +151,10 @@ impl Transport for Http {
         let text = String::from_utf8_lossy(&body);
         let said = self.hidden.in_text(&text);
         let outcome = answered(status, after, &said, &self.rejects);
+        let outcome = match step {
+            true => answered_by_participant(status, outcome),
+            false => outcome,
+        };
         let Outcome::Delivered { receipt, .. } = outcome else {
             return outcome;
         };

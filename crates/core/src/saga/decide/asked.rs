@@ -15,7 +15,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
 
 impl Work<'_> {
     pub(super) fn asked(&mut self, verb: &Verb, actor: &str, note: &str) -> Result<(), Refused> {
-        if let (Some(ended), false) = (self.next.snapshot.ended, *verb == Verb::Replay) {
+        if let (Some(ended), false) = (self.next.snapshot.ended, matches!(verb, Verb::Replay { .. })) {
             let how = match ended {
                 Ended::Completed => "completed",
                 Ended::Compensated => "compensated",
@@ -79,7 +79,8 @@ impl Work<'_> {
                 self.step(at).resolved = true;
                 self.is_undone(at);
             }
-            Verb::Replay => self.replay()?,
+            Verb::Replay { again: false } => self.replay()?,
+            Verb::Replay { again: true } => self.do_again()?,
             Verb::Abandon => {
                 for at in 0..self.count() {
                     self.take_back(at);
@@ -194,10 +195,7 @@ impl Work<'_> {
                 self.is_done(at, Some(output.clone()));
             }
             (Direction::Forward, Progress::Done) if lost => {
-                if let Some(before) = self.step(at).output.replace(output.clone()) {
-                    let bytes = before.to_string().len();
-                    self.log("replaced", Some(at), &format!("its own output, of {bytes} bytes"));
-                }
+                self.replace_output(at, output);
                 for later in 0..self.count() {
                     if self.look(later).stuck == Some(HeldReason::Output) {
                         self.step(later).stuck = None;
@@ -205,9 +203,22 @@ impl Work<'_> {
                 }
                 self.advance();
             }
+            // What undoes it may have failed for want of it. It is tried again when a person says so.
+            (Direction::Backward, Progress::Done | Progress::Uncertain) if self.look(at).undo == Undo::Held => {
+                self.step(at).progress = Progress::Done;
+                self.replace_output(at, output);
+            }
             _ => return refused(self.how_it_stands(at)),
         }
         Ok(())
+    }
+
+    /// A person knows better what it answered.
+    fn replace_output(&mut self, at: usize, output: &Value) {
+        if let Some(before) = self.step(at).output.replace(output.clone()) {
+            let bytes = before.to_string().len();
+            self.log("replaced", Some(at), &format!("its own output, of {bytes} bytes"));
+        }
     }
 
     fn skip(&mut self, at: usize) -> Result<(), Refused> {
@@ -232,43 +243,71 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// What failed is tried again: steps, or what undoes them.
     fn replay(&mut self) -> Result<(), Refused> {
-        self.may_replay()?;
-        if self.is_forward() {
-            let stuck: Vec<_> = (0..self.count()).filter(|at| self.look(*at).stuck.is_some()).collect();
-            stuck.into_iter().for_each(|at| self.once_more(at));
+        if let Some(ended) = self.next.snapshot.ended {
+            let how = match ended {
+                Ended::Completed => "the saga is completed",
+                Ended::Abandoned => "the saga is abandoned",
+                Ended::Compensated => {
+                    "the saga is compensated; to do it all once more, under new keys, say that it is meant: saga replay --again"
+                }
+            };
+            return refused(how);
+        }
+        self.may_send()?;
+        if self.is_backward() {
+            let failed = self.failed_undos();
+            if failed.is_empty() && self.next.snapshot.steps.iter().any(|step| step.undo == Undo::Held) {
+                return refused("nothing undoes what was done; resolve it when that is seen to");
+            }
+            if failed.is_empty() {
+                return refused("it is being compensated; wait until that has ended");
+            }
+            self.undo_once_more(&failed);
             return Ok(());
         }
-        if self.is_backward() {
-            self.undo_once_more(&self.failed_undos());
-            return Ok(());
+        let stuck: Vec<_> = (0..self.count()).filter(|at| self.look(*at).stuck.is_some()).collect();
+        if stuck.is_empty() {
+            return refused("nothing in it has failed");
+        }
+        stuck.into_iter().for_each(|at| self.once_more(at));
+        Ok(())
+    }
+
+    /// A saga that was compensated does everything once more.
+    fn do_again(&mut self) -> Result<(), Refused> {
+        if self.next.snapshot.ended != Some(Ended::Compensated) {
+            return refused("the saga is not compensated; leave --again out to try again what has failed in it");
+        }
+        for at in 0..self.count() {
+            let fresh = |from: &usize| self.def(at).input.takes(*from) && self.anew(*from) == Anew::Afresh;
+            if self.anew(at) == Anew::InDoubt && (0..at).any(|from| fresh(&from)) {
+                return refused(format!(
+                    "nobody knows whether step {:?} was done, nothing undoes it, and it would be given something else under its old key; find that out, and start another saga",
+                    self.def(at).name
+                ));
+            }
         }
         let saga = &mut self.next.snapshot;
         (saga.direction, saga.ended, saga.cause, saga.overdue) = (Direction::Forward, None, None, false);
         for at in 0..self.count() {
             self.take_back(at);
+            let anew = self.anew(at);
             let step = self.step(at);
-            let undone = step.undo == Undo::Compensated;
-            match step.progress {
-                Progress::Done if !undone => continue,
-                Progress::Skipped if step.by_hand || step.tainted && !undone => continue,
-                // Nothing undoes it, and what is on its way may arrive yet: under another key it might be done twice.
-                _ if !undone && (step.progress == Progress::Uncertain || step.doubted) => {
-                    (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0);
-                    step.tainted = true;
-                    continue;
+            match anew {
+                Anew::Kept => {}
+                // What may have happened is asked about first, as it was before.
+                Anew::InDoubt => (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0),
+                // Under the old key a participant would answer as it did, or refuse it because it was undone.
+                Anew::Afresh => {
+                    let run = step.run + u32::from(step.started.is_some());
+                    *step = StepSnapshot {
+                        run,
+                        ..StepSnapshot::default()
+                    };
                 }
-                _ => {}
             }
-            // Under the old key a participant would answer as it did, or refuse it because it was undone.
-            let run = match step.started {
-                Some(_) => step.run + 1,
-                None => step.run,
-            };
-            *step = StepSnapshot {
-                run,
-                ..StepSnapshot::default()
-            };
         }
         self.drop_timer();
         self.set_timer();
@@ -276,22 +315,27 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn may_replay(&self) -> Result<(), Refused> {
-        let saga = &self.next.snapshot;
-        match (saga.ended, saga.direction) {
-            (Some(Ended::Completed), _) => refused("the saga is completed"),
-            (Some(Ended::Abandoned), _) => refused("the saga is abandoned"),
-            (None, _) if self.is_stopped() => refused("the saga is paused or quarantined; resume it first"),
-            (None, Direction::Forward) if saga.steps.iter().all(|step| step.stuck.is_none()) => {
-                refused("nothing in it has failed")
-            }
-            (None, Direction::Backward) if self.failed_undos().is_empty() => {
-                if saga.steps.iter().any(|step| step.undo == Undo::Held) {
-                    return refused("nothing undoes what was done; resolve it when that is seen to");
-                }
-                refused("it is being compensated; wait until that has ended")
-            }
-            _ => Ok(()),
+    /// What becomes of a step when everything is done once more.
+    fn anew(&self, at: usize) -> Anew {
+        let step = self.look(at);
+        let undone = step.undo == Undo::Compensated;
+        match step.progress {
+            Progress::Done if !undone => Anew::Kept,
+            Progress::Skipped if step.by_hand || step.tainted && !undone => Anew::Kept,
+            Progress::Uncertain if !undone => Anew::InDoubt,
+            _ if step.doubted && !undone => Anew::InDoubt,
+            _ => Anew::Afresh,
         }
     }
+}
+
+/// What becomes of a step when everything is done once more.
+#[derive(PartialEq, Eq)]
+enum Anew {
+    /// It stays as it is: nothing has undone it.
+    Kept,
+    /// It goes on under its old key. Nothing undoes it, and what is on its way may arrive yet: under another key it might be done twice.
+    InDoubt,
+    /// It begins as if it had not been there, under a new key.
+    Afresh,
 }
