@@ -275,23 +275,28 @@ impl Range {
     }
 }
 
-/// The records of these names, in their order; none for one that is not there.
-pub(crate) async fn get<T: SurrealValue>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
+/// The records of these names, in their order; none for one that is not there. A name may be asked for twice.
+pub(crate) async fn get<T: SurrealValue + Clone>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
     get_by(on, GET, names).await
 }
 
 /// Sagas of these names, in their order, without their snapshots.
-pub(crate) async fn sagas<T: SurrealValue>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
+pub(crate) async fn sagas<T: SurrealValue + Clone>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
     get_by(on, SAGAS, names).await
 }
 
-async fn get_by<T: SurrealValue>(on: &dyn Run, sql: &'static str, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
-    if names.is_empty() {
-        return Ok(Vec::new());
+async fn get_by<T: SurrealValue + Clone>(
+    on: &dyn Run,
+    sql: &'static str,
+    names: &[Name],
+) -> Result<Vec<Option<T>>, Error> {
+    let mut all = Vec::with_capacity(names.len());
+    for some in names.chunks(ASKED) {
+        let found = rows::<T>(on.run(sql, vec![("ids", ids(some))]).await?)?;
+        let found: BTreeMap<Vec<Part>, T> = found.into_iter().collect();
+        all.extend(some.iter().map(|name| found.get(&name.parts).cloned()));
     }
-    let found = rows::<T>(on.run(sql, vec![("ids", ids(names))]).await?)?;
-    let mut found: BTreeMap<Vec<Part>, T> = found.into_iter().collect();
-    Ok(names.iter().map(|name| found.remove(&name.parts)).collect())
+    Ok(all)
 }
 
 /// If somebody else changes one of these, or makes it, before this transaction commits, that is a conflict.
@@ -307,7 +312,7 @@ fn ids(names: &[Name]) -> Value {
 }
 
 /// One record, if it is there.
-pub(crate) async fn get_one<T: SurrealValue>(on: &dyn Run, name: Name) -> Result<Option<T>, Error> {
+pub(crate) async fn get_one<T: SurrealValue + Clone>(on: &dyn Run, name: Name) -> Result<Option<T>, Error> {
     Ok(get(on, &[name]).await?.pop().flatten())
 }
 
@@ -372,7 +377,7 @@ pub(crate) async fn entries<T: SurrealValue>(on: &dyn Run, range: Range, most: u
     Ok(found.map(|(parts, record)| (Name { table, parts }, record)).collect())
 }
 
-/// The most ranges that are asked for at once.
+/// The most records or ranges that are asked for at once.
 const ASKED: usize = 500;
 
 /// The last records of a table whose ids are one number each, below this one; the last of all in front. SurrealDB reads a range from its beginning alone, so

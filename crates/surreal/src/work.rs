@@ -157,7 +157,7 @@ impl<'t> Work<'t> {
     }
 
     /// A record as it is in this transaction, written or not.
-    pub async fn get<T: SurrealValue>(&self, name: Name) -> Result<Option<T>, Error> {
+    pub async fn get<T: SurrealValue + Clone>(&self, name: Name) -> Result<Option<T>, Error> {
         match self.known(&name) {
             Some(Some(content)) => Ok(Some(T::from_value(content.clone()).map_err(from_surreal)?)),
             Some(None) => Ok(None),

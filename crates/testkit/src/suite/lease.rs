@@ -1,8 +1,8 @@
 //! P3, P4, P5: only the holder of the lease finishes the message, and a stale write changes nothing at all.
 
 use posthouse_core::{
-    AttemptOutcome, AuditFilter, Claim, DeadReason, Error, Lease, LeaseToken, MessageId, Renewal, Settlement, State,
-    Verdict,
+    AttemptOutcome, AuditFilter, Claim, DeadReason, Error, Fate, Lease, LeaseToken, MessageId, Renewal, Settlement,
+    State, Verdict,
 };
 use std::time::Duration;
 use uuid::Uuid;
@@ -291,6 +291,33 @@ pub async fn renewals_are_answered_in_order(fx: &dyn Fixture) {
     let answers = store.renew(&order, LEASE).await.unwrap();
     assert_eq!(answers, [Renewal::Renewed, Renewal::Lost, Renewal::Renewed]);
     assert!(store.renew(&[], LEASE).await.unwrap().is_empty());
+}
+
+/// Who asks about two leases of one message at once, an old one and the one that holds, is answered about each by its own token: in whatever order, and also where the new one was
+/// granted with many others, which are asked about with it.
+pub async fn an_old_lease_beside_the_new_one_is_lost_alone(fx: &dyn Fixture) {
+    let store = fx.store().await;
+    let ended = Fate::Ended(AttemptOutcome::LeaseExpired);
+    for others in [0, 39] {
+        let stale = put_and_claim(fx, message("42")).await;
+        assert_eq!(expire(fx).await, 1);
+        put_all(fx, vec![message("x"); others]).await;
+        let held = leases(&claim(&*store, "w2", 40).await);
+        assert!(held.iter().any(|lease| lease.id == stale.id));
+        for at in [0, held.len()] {
+            fx.advance(SECOND).await;
+            let (mut asked, mut renewals) = (held.clone(), vec![Renewal::Renewed; held.len()]);
+            let mut fates = vec![Fate::Held; held.len()];
+            asked.insert(at, stale.clone());
+            renewals.insert(at, Renewal::Lost);
+            fates.insert(at, ended);
+            assert_eq!(store.renew(&asked, LEASE).await.unwrap(), renewals);
+            assert_eq!(store.fates(&asked).await.unwrap(), fates);
+        }
+        let until = view(fx, stale.id).await.lease_until;
+        assert_eq!(until, Some(fx.now().await.plus(LEASE)));
+        settle_all(&*store, &held.iter().map(delivered).collect::<Vec<_>>()).await;
+    }
 }
 
 /// However a store keeps the leases of one claim: what is not renewed runs out, although it was granted with what is.

@@ -316,6 +316,7 @@ macro_rules! __cases {
                 death_on_the_last_attempt_ends_in_dead
                 a_renewal_moves_the_deadline
                 renewals_are_answered_in_order
+                an_old_lease_beside_the_new_one_is_lost_alone
                 who_renews_one_lease_renews_no_other
                 a_lease_that_was_renewed_alone_runs_out_too
                 a_pass_over_what_ran_out_reaches_its_end
