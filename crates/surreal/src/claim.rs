@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::{
     error::internal,
     message::{BODY, Body, Deadline, HEAD, InLine, KEYED, LEASED, Lane, READY, SCHED, SCHED_TENANT, later},
-    records::{self, Name, Part, Range, get, name},
+    records::{self, Name, Part, Range, name},
     work::{Key, Work, decide, line_of},
 };
 
@@ -28,8 +28,6 @@ const MOST_LOOK: usize = 1000;
 const MOST_LOST: usize = 16;
 /// How many may have passed their deliver-by in the way of one claim: the next one goes on.
 const LAPSED: usize = 200;
-/// The most bytes of content that are read at once, but for one message that has more alone: a WebSocket takes no answer beyond 64 MiB.
-const ANSWERED: i64 = 16 << 20;
 /// How much of a key's run is read with its head.
 const BEGUN: usize = 4;
 /// From how many hints on those of a key that somebody is at are taken away.
@@ -187,18 +185,12 @@ async fn grant(work: &mut Work<'_>, claim: &Claim, token: LeaseToken, seq: i64) 
 
 /// What was granted, with its content.
 async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<Vec<Claimed>, Error> {
-    let mut bodies = Vec::with_capacity(chosen.len());
-    let (mut names, mut bytes) = (Vec::new(), 0);
+    let mut names = Vec::with_capacity(chosen.len());
     for seq in chosen {
-        let size = work.message(*seq).await?.map_or(0, |record| record.bytes);
-        if bytes + size > ANSWERED {
-            bodies.extend(get::<Body>(work.on, &std::mem::take(&mut names)).await?);
-            bytes = 0;
-        }
-        names.push(name!(BODY, *seq));
-        bytes += size;
+        let size = work.message(*seq).await?.map_or(0, |record| record.content_size());
+        names.push((name!(BODY, *seq), size));
     }
-    bodies.extend(get::<Body>(work.on, &names).await?);
+    let bodies = records::get_sized::<Body>(work.on, &names).await?;
     let mut claimed = Vec::with_capacity(chosen.len());
     for (seq, body) in chosen.iter().zip(bodies) {
         let (Some(record), Some(body)) = (work.message(*seq).await?, body) else {

@@ -283,7 +283,7 @@ pub(crate) async fn view(on: &dyn Run, key: &EntryKey) -> Result<Option<EntryVie
         .transpose()
 }
 
-/// Entries by filter. Some are read at a time, without their bodies, until there are enough or so many were looked at.
+/// Entries by filter. Some are read at a time, without their bodies and headers, until there are enough or so many were looked at.
 pub(crate) async fn list(on: &dyn Run, filter: &EntryFilter) -> Result<EntryPage, Error> {
     let start = filter.start();
     let (mut looked, mut after) = (Vec::new(), name_of(&start));

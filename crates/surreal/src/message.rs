@@ -1,8 +1,8 @@
 //! A message as it stands: one record, and the lines that lead to it.
 
 use posthouse_core::{
-    DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, MessageView, OnDead, Standing, State, Step,
-    Timestamp,
+    DeadReason, Digest, Error, Lease, LeaseToken, Limits, Message, MessageId, MessageView, OnDead, Standing, State,
+    Step, Timestamp,
     headers::{of_message, take_binding, take_ticket},
     lease::saga_of,
 };
@@ -49,6 +49,8 @@ pub(crate) struct Record {
     pub destination: Option<String>,
     pub digest: Bytes,
     pub bytes: i64,
+    /// How large its headers are, as they are kept. Records of earlier versions do not say.
+    pub header_bytes: Option<i64>,
     pub bound: bool,
     pub relaxed: bool,
     pub created_at: i64,
@@ -119,6 +121,11 @@ pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// A length, as it is kept.
+pub(crate) fn length(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 /// This much later.
 pub(crate) fn later(now: i64, by: Duration) -> i64 {
     Timestamp::from_micros(now).plus(by).as_micros()
@@ -132,6 +139,9 @@ pub(crate) fn digest_of(bytes: &Bytes) -> Result<Digest, Error> {
     Ok(Digest(bytes))
 }
 
+/// The most that headers are taken for where it is not known.
+const MOST_HEADERS: usize = Limits::HEADERS * (Limits::NAME_BYTES + Limits::HEADER_BYTES);
+
 fn small(number: i64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -142,6 +152,7 @@ impl Record {
         let now = rules.now;
         let deliver_by = message.deliver_in.map(|within| later(now, within));
         let standing = Standing::new(message.max_attempts.unwrap_or(rules.max_attempts));
+        let headers = of_message(message);
         let mut record = Self {
             seq,
             uuid: id.0,
@@ -156,7 +167,8 @@ impl Record {
             parent: message.parent.map(|parent| parent.0),
             destination: message.destination.clone(),
             digest: Bytes::from(message.digest().0.to_vec()),
-            bytes: i64::try_from(message.payload.len()).unwrap_or(i64::MAX),
+            bytes: length(message.payload.len()),
+            header_bytes: Some(length(headers.as_ref().map_or(0, String::len))),
             bound: message.ledger.is_some(),
             relaxed: message.order == posthouse_core::Order::Relaxed,
             created_at: now,
@@ -188,7 +200,7 @@ impl Record {
         record.stand(standing);
         record.wait(now);
         let body = Body {
-            headers: of_message(message),
+            headers,
             payload: Bytes::from(message.payload.clone()),
         };
         (record, body)
@@ -198,6 +210,12 @@ impl Record {
     pub fn wait(&mut self, now: i64) {
         let first = self.deliver_by.map_or(self.due_at, |at| at.min(self.due_at));
         self.wake_at = (self.due_at > now).then_some(first);
+    }
+
+    /// About how many bytes its content has on its way: more than [`bytes`](Self::bytes), which is what claims are bounded by.
+    pub fn content_size(&self) -> usize {
+        let known = |bytes: i64| usize::try_from(bytes).unwrap_or(0);
+        known(self.bytes) + self.header_bytes.map_or(MOST_HEADERS, known)
     }
 
     pub fn lane(&self) -> Lane {

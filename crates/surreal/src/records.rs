@@ -275,9 +275,28 @@ impl Range {
     }
 }
 
-/// The records of these names, in their order; none for one that is not there. A name may be asked for twice.
+/// The records of these names, in their order; none for one that is not there. A name may be asked for twice. Where records may be large,
+/// [`get_sized`] bounds what is answered at once.
 pub(crate) async fn get<T: SurrealValue + Clone>(on: &dyn Run, names: &[Name]) -> Result<Vec<Option<T>>, Error> {
     get_by(on, GET, names).await
+}
+
+/// The same of records that may be large, each with about as many bytes as it has on its way: as many at once as one answer may have.
+pub(crate) async fn get_sized<T: SurrealValue + Clone>(
+    on: &dyn Run,
+    names: &[(Name, usize)],
+) -> Result<Vec<Option<T>>, Error> {
+    let (mut found, mut some, mut bytes) = (Vec::with_capacity(names.len()), Vec::new(), 0_usize);
+    for (name, size) in names {
+        if bytes.saturating_add(*size) > ANSWERED {
+            found.extend(get(on, &std::mem::take(&mut some)).await?);
+            bytes = 0;
+        }
+        some.push(name.clone());
+        bytes = bytes.saturating_add(*size);
+    }
+    found.extend(get(on, &some).await?);
+    Ok(found)
 }
 
 /// Sagas of these names, in their order, without their snapshots.
@@ -366,7 +385,7 @@ async fn each<T: SurrealValue>(
     Ok(found)
 }
 
-/// The first entries of a range of the ledger, without what was answered.
+/// The first entries of a range of the ledger, without what was answered and its headers.
 pub(crate) async fn entries<T: SurrealValue>(on: &dyn Run, range: Range, most: usize) -> Result<Vec<(Name, T)>, Error> {
     let table = range.table;
     let values = vec![
@@ -379,6 +398,8 @@ pub(crate) async fn entries<T: SurrealValue>(on: &dyn Run, range: Range, most: u
 
 /// The most records or ranges that are asked for at once.
 const ASKED: usize = 500;
+/// The most bytes of large records that are answered at once, but for one that has more alone: a WebSocket takes no answer beyond 64 MiB.
+const ANSWERED: usize = 16 << 20;
 
 /// The last records of a table whose ids are one number each, below this one; the last of all in front. SurrealDB reads a range from its beginning alone, so
 /// stretches of numbers are read, ever longer ones where little is found.

@@ -16,7 +16,7 @@ use crate::{
     admin::{About, write_audit},
     error::internal,
     insert::{Seq, insert_all},
-    message::ID,
+    message::{ID, length},
     records::{self, Name, Part, Range, Run, name},
     settings::Options,
     work::{Work, decide},
@@ -54,6 +54,15 @@ struct Stored {
     updated_at: i64,
     finished_at: Option<i64>,
     snapshot: String,
+    /// How large the snapshot is. Records of earlier versions do not say.
+    bytes: Option<i64>,
+}
+
+/// How large a saga is.
+#[derive(Clone, Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct Size {
+    bytes: Option<i64>,
 }
 
 #[derive(Clone, Debug, SurrealValue)]
@@ -149,6 +158,7 @@ pub(crate) async fn start(work: &mut Work<'_>, options: &Options, start: Start) 
     let seq = work.number(saga.sends.len()).await?;
     let row = saga.row(seq, Timestamp::from_micros(work.now));
     let (state, reason) = saga.state_words();
+    let snapshot = json(&saga.snapshot)?;
     let mut stored = Stored {
         uuid: owner.id.0,
         seq,
@@ -166,7 +176,8 @@ pub(crate) async fn start(work: &mut Work<'_>, options: &Options, start: Start) 
         created_at: work.now,
         updated_at: work.now,
         finished_at: None,
-        snapshot: json(&saga.snapshot)?,
+        bytes: Some(length(snapshot.len())),
+        snapshot,
     };
     write_down(work, &mut stored, "start", &saga.log);
     work.put(by_key, Of { saga: owner.id.0 });
@@ -233,6 +244,7 @@ pub(crate) async fn change(work: &mut Work<'_>, options: &Options, change: &Chan
     saga.updated_at = work.now;
     saga.finished_at = change.snapshot.ended.map(|_| was.unwrap_or(work.now));
     saga.snapshot = json(&change.snapshot)?;
+    saga.bytes = Some(length(saga.snapshot.len()));
     if saga.finished_at != was {
         if let Some(at) = was {
             work.drop(name!(OVER, at, saga.uuid));
@@ -269,20 +281,30 @@ async fn withdraw(work: &mut Work<'_>, id: MessageId, epoch: u64) -> Result<bool
     Ok(true)
 }
 
-/// Sagas as they are, with where their messages stand.
-/// How many are read at once: each may hold its input and an output for each step, and a WebSocket takes no answer beyond 64 MiB.
-pub(crate) const TOGETHER: usize = 25;
+/// Sagas with how large they are: each may hold its input and an output for each step, so only few large ones are read at once.
+pub(crate) async fn sized(on: &dyn Run, names: Vec<Name>) -> Result<Vec<(Name, usize)>, Error> {
+    if names.len() < 2 {
+        return Ok(names.into_iter().map(|name| (name, 0)).collect());
+    }
+    let sizes = records::sagas::<Size>(on, &names).await?;
+    // One of which it is not known is read alone.
+    let size = |size: Size| {
+        size.bytes
+            .map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(0))
+    };
+    let sizes = sizes.into_iter().map(|found| found.map_or(0, size));
+    Ok(names.into_iter().zip(sizes).collect())
+}
 
+/// Sagas as they are, with where their messages stand.
 pub(crate) async fn load(work: &mut Work<'_>, ids: &[SagaId]) -> Result<Vec<Found>, Error> {
-    let names: Vec<_> = ids.iter().map(|id| name!(SAGA, id.0)).collect();
+    let names = sized(work.on, ids.iter().copied().map(name_of).collect()).await?;
     let mut found = Vec::with_capacity(ids.len());
-    for some in names.chunks(TOGETHER) {
-        for stored in records::get::<Stored>(work.on, some).await? {
-            found.push(match stored {
-                Some(stored) => loaded(work, stored).await,
-                None => Ok(None),
-            });
-        }
+    for stored in records::get_sized::<Stored>(work.on, &names).await? {
+        found.push(match stored {
+            Some(stored) => loaded(work, stored).await,
+            None => Ok(None),
+        });
     }
     Ok(found)
 }

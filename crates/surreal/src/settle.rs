@@ -327,7 +327,7 @@ impl<'w, 't> Ending<'w, 't> {
 
 /// Reads what will be asked for, all at once.
 async fn look_ahead(work: &mut Work<'_>, batch: &[Settlement]) -> Result<(), Error> {
-    let (mut names, mut sagas, mut keys, mut numbers) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut names, mut sagas, mut keys, mut numbers) = (Vec::new(), BTreeSet::new(), Vec::new(), 0);
     for settlement in batch {
         let Some(record) = work.message(settlement.lease.seq).await? else {
             continue;
@@ -337,14 +337,13 @@ async fn look_ahead(work: &mut Work<'_>, batch: &[Settlement]) -> Result<(), Err
         numbers += usize::from(record.order_key.is_none() && settlement.step.standing.state == State::Pending);
         numbers += settlement.follow_ups.len();
         if let Some(change) = &settlement.saga {
-            sagas.push(saga::name_of(change.owner.id));
+            sagas.insert(saga::name_of(change.owner.id));
             numbers += change.sends.len();
         }
     }
     work.prefetch(names).await?;
-    for some in sagas.chunks(saga::TOGETHER) {
-        work.prefetch(some.to_vec()).await?;
-    }
+    let sagas = saga::sized(work.on, sagas.into_iter().collect()).await?;
+    work.prefetch_sized(&sagas).await?;
     work.know_keys(keys).await?;
     work.foresee(numbers);
     Ok(())

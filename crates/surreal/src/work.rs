@@ -149,6 +149,15 @@ impl<'t> Work<'t> {
         Ok(())
     }
 
+    /// The same of records that may be large, and are not known yet.
+    pub async fn prefetch_sized(&mut self, names: &[(Name, usize)]) -> Result<(), Error> {
+        if names.len() > 1 {
+            let found = records::get_sized::<Value>(self.on, names).await?;
+            self.read.extend(names.iter().map(|(name, _)| name.clone()).zip(found));
+        }
+        Ok(())
+    }
+
     /// What is known of a record without asking.
     fn known(&self, name: &Name) -> Option<Option<&Value>> {
         self.writes

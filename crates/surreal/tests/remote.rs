@@ -1,7 +1,9 @@
 //! A database of a server, over a WebSocket: SurrealDB's own server, as its crate makes it. The suite is run on the engines that it is made of; here it is
 //! asked whether the way there changes anything.
 
-use posthouse_core::{Admin, Claim, Durability, Error, Message, Settlement, Store, Wake};
+use posthouse_core::{
+    Admin, Claim, Durability, Error, Limits, Message, SagaId, Settlement, Store, StoreSettings, Wake, saga,
+};
 use posthouse_surreal::{Database, Options, Outbox, SurrealDb, from_surreal};
 use posthouse_testkit::{Fixture, suite};
 use std::{
@@ -278,6 +280,51 @@ async fn a_flood_is_in_nobodys_way_who_sleeps() {
     // It is lost or it is not; in either case there is work, and sleeping again is no trouble.
     assert_eq!(sleeper.claim(&Claim::new("w", 10, LEASE)).await.unwrap().len(), 10);
     sleeper.asleep("w", LEASE).await.unwrap();
+}
+
+/// What one WebSocket message cannot carry comes in several: headers count as payloads do, and sagas by their size.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn much_at_once_is_read_in_parts() {
+    let server = Server::start("mem://").await;
+    let db = Database::connect(&server.url("shop/orders")).await.unwrap();
+    SurrealDb::migrate(&db).await.unwrap();
+    let store = SurrealDb::open(db, Options::default()).await.unwrap();
+    let mut heavy = message("heavy");
+    for n in 0..64 {
+        heavy = heavy.header(format!("x-{n}"), "h".repeat(4096));
+    }
+    let all = 280;
+    for _ in 0..all / 40 {
+        store.enqueue_now(vec![heavy.clone(); 40]).await.unwrap();
+    }
+    let granted = store.claim(&Claim::new("w", all, LEASE)).await.unwrap();
+    assert_eq!(granted.len(), all as usize);
+    assert!(granted.iter().all(|one| one.delivery.headers.len() == 64));
+
+    let limits = Limits {
+        payload_bytes: 8 << 20,
+        ..Limits::default()
+    };
+    store
+        .configure(&StoreSettings {
+            limits,
+            ..StoreSettings::default()
+        })
+        .await
+        .unwrap();
+    let declared =
+        r#"{ "name": "one", "version": 1, "steps": [{ "name": "a", "action_uri": "fn:a", "idempotent": true }] }"#;
+    let declared: saga::Declared = serde_json::from_str(declared).unwrap();
+    let (declared, input) = (declared.compile().unwrap(), "i".repeat(7 << 20));
+    let mut ids = Vec::new();
+    for n in 0..10 {
+        let start = saga::Start::new(SagaId(uuid::Uuid::now_v7()), &declared, n.to_string(), &input).unwrap();
+        ids.push(store.start_now(start).await.unwrap().id());
+    }
+    let found = store.load_sagas(&ids).await.unwrap();
+    for (id, found) in ids.into_iter().zip(found) {
+        assert_eq!(found.unwrap().unwrap().row.id, id);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
