@@ -209,30 +209,28 @@ async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<
 /// What waited for a time that has come goes into its line. Answers whether that was all.
 async fn fall_due(work: &mut Work<'_>, claim: &Claim, turns: &mut Turns) -> Result<bool, Error> {
     let most = PROMOTED + claim.batch as usize;
-    let mut due = Vec::new();
-    match &claim.tenant {
-        // Nothing of another tenant is touched, not even to tidy up.
+    // Nothing of another tenant than the claim's is touched, not even to tidy up.
+    let ranges = match &claim.tenant {
         Some(tenant) => {
-            for namespace in namespaces_of(work, claim, &Range::under(name!(SCHED_TENANT, tenant)), 1).await? {
-                let range = Range::under(name!(SCHED_TENANT, tenant, &namespace));
-                let range = range.up_to(name!(SCHED_TENANT, tenant, &namespace, work.now, i64::MAX));
-                due.extend(records::first::<InLine>(work.on, range, most).await?);
-            }
+            let all = Range::under(name!(SCHED_TENANT, tenant));
+            let namespaces = namespaces_of(work, claim, &all, 1).await?.into_iter();
+            let due = |namespace| due_of(&(namespace, tenant.clone()), work.now);
+            namespaces.map(due).collect()
         }
         None => {
-            for namespace in namespaces_of(work, claim, &Range::all(SCHED), 0).await? {
-                let range = Range::under(name!(SCHED, &namespace));
-                let range = range.up_to(name!(SCHED, &namespace, work.now, i64::MAX));
-                due.extend(records::first::<InLine>(work.on, range, most).await?);
-            }
+            let namespaces = namespaces_of(work, claim, &Range::all(SCHED), 0).await?.into_iter();
+            let due = |namespace| {
+                let up_to = name!(SCHED, &namespace, work.now, i64::MAX);
+                Range::under(name!(SCHED, &namespace)).up_to(up_to)
+            };
+            namespaces.map(due).collect()
         }
-    }
-    let all = due.len() < most;
-    due.truncate(most);
+    };
+    let (due, all) = shared(work, with_any(work, ranges).await?, most).await?;
     let mut seqs: Vec<_> = due.iter().map(|(_, due)| due.seq).collect();
     if !all && claim.tenant.is_none() {
         // A flood of one tenant is in nobody's way.
-        seqs.extend(due_of_each(work, claim, turns).await?);
+        seqs.extend(due_of_each(work, claim, turns, most).await?);
         seqs.sort_unstable();
         seqs.dedup();
     }
@@ -250,9 +248,39 @@ async fn fall_due(work: &mut Work<'_>, claim: &Claim, turns: &mut Turns) -> Resu
     Ok(all)
 }
 
-/// Some of each tenant that are due, of so many tenants, beginning after the one that was visited last.
-async fn due_of_each(work: &Work<'_>, claim: &Claim, turns: &mut Turns) -> Result<Vec<i64>, Error> {
-    let (mut seqs, all) = (Vec::new(), Range::all(SCHED_TENANT));
+/// What is due of a lane.
+fn due_of((namespace, tenant): &Lane, now: i64) -> Range {
+    let up_to = name!(SCHED_TENANT, tenant, namespace, now, i64::MAX);
+    Range::under(name!(SCHED_TENANT, tenant, namespace)).up_to(up_to)
+}
+
+/// Those that hold anything. One alone is as well looked into.
+async fn with_any(work: &Work<'_>, ranges: Vec<Range>) -> Result<Vec<Range>, Error> {
+    if ranges.len() < 2 {
+        return Ok(ranges);
+    }
+    let firsts = records::first_each::<InLine>(work.on, ranges.clone(), 1).await?;
+    let found = ranges.into_iter().zip(firsts).filter(|(_, first)| !first.is_empty());
+    Ok(found.map(|(range, _)| range).collect())
+}
+
+/// The first of each of these, which share what is taken in at once, and whether that was all. Where there are more of them than that, some are left for other claims, never the
+/// same ones each time.
+async fn shared(work: &Work<'_>, mut ranges: Vec<Range>, most: usize) -> Result<(Vec<(Name, InLine)>, bool), Error> {
+    let fits = ranges.len() <= most;
+    if !fits {
+        fastrand::shuffle(&mut ranges);
+        ranges.truncate(most);
+    }
+    let share = most / ranges.len().max(1);
+    let found = records::first_each::<InLine>(work.on, ranges, share).await?;
+    let all = fits && found.iter().all(|some| some.len() < share);
+    Ok((found.into_iter().flatten().collect(), all))
+}
+
+/// Some of each tenant that are due, of so many tenants, beginning after the one that was visited last. They share what is taken in at once.
+async fn due_of_each(work: &Work<'_>, claim: &Claim, turns: &mut Turns, most: usize) -> Result<Vec<i64>, Error> {
+    let (mut visited, mut lanes, all) = (BTreeSet::new(), Vec::new(), Range::all(SCHED_TENANT));
     // Ends: so many are visited.
     for _ in 0..TENANTS {
         let next = match &turns.visited {
@@ -266,15 +294,21 @@ async fn due_of_each(work: &Work<'_>, claim: &Claim, turns: &mut Turns) -> Resul
             continue;
         };
         let (tenant, namespace) = (at.text(0)?.to_owned(), at.text(1)?.to_owned());
-        if claim.namespaces.is_empty() || claim.namespaces.contains(&namespace) {
-            let range = Range::under(name!(SCHED_TENANT, &tenant, &namespace));
-            let range = range.up_to(name!(SCHED_TENANT, &tenant, &namespace, work.now, i64::MAX));
-            let some = records::first::<InLine>(work.on, range, claim.batch as usize).await?;
-            seqs.extend(some.into_iter().map(|(_, line)| line.seq));
+        let lane = (namespace.clone(), tenant.clone());
+        if !visited.insert(lane.clone()) {
+            // Once round.
+            break;
+        }
+        let asked = claim.namespaces.is_empty() || claim.namespaces.contains(&namespace);
+        if asked && at.number(2)? <= work.now {
+            lanes.push(lane);
         }
         turns.visited = Some((tenant, namespace));
     }
-    Ok(seqs)
+    let most = most.min(lanes.len() * claim.batch as usize);
+    let ranges = lanes.iter().map(|lane| due_of(lane, work.now)).collect();
+    let (due, _) = shared(work, ranges, most).await?;
+    Ok(due.into_iter().map(|(_, line)| line.seq).collect())
 }
 
 /// It goes to the end of its line; one with an order key keeps its place, and may be the first of its key.

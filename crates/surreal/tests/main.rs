@@ -7,6 +7,7 @@ mod addresses;
 mod beside;
 mod conflicts;
 mod crews;
+mod falling_due;
 mod fixture;
 mod folders;
 mod interleaved;
