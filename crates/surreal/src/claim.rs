@@ -30,7 +30,7 @@ const MOST_LOST: usize = 16;
 const LAPSED: usize = 200;
 /// How much of a key's run is read with its head.
 const BEGUN: usize = 4;
-/// From how many hints on those of a key that somebody is at are taken away.
+/// From how many hints on those of a key that somebody is at are taken away: a claim that has nothing else to write writes nothing for a few.
 const CROWD: usize = 20;
 /// How many below a floor are looked at by each claim.
 const SWEPT: usize = 100;
@@ -838,24 +838,17 @@ impl Line {
 impl Line {
     /// The run that begins at a hint, if that is the first of its key and nothing holds it. If it is not, the hints of the key are taken away:
     /// whoever frees it makes another.
-    ///
-    /// To take them away is to write the key's record, and whoever is at the key in a transaction of his own would be told of that. So a few are left while somebody is.
     async fn run_from(&mut self, work: &mut Work<'_>, pos: i64, head: &InLine) -> Result<Option<Run>, Error> {
         let Some(order_key) = head.key.clone() else {
             return Err(internal("a head has no key"));
         };
         let part = self.begun.get(&order_key).cloned().unwrap_or_default();
         let key = (self.lane.clone(), order_key);
+        let first = part.front().map(|(first, _)| *first);
         if work.is_leased(&key) {
-            let left = self.left.entry(key.1.clone()).or_default();
-            left.push(pos);
-            if left.len() >= CROWD {
-                work.touch(&key).await?;
-                std::mem::take(left).into_iter().for_each(|pos| work.unhint(&key, pos));
-            }
+            self.thin_out(work, &key, pos, first);
             return Ok(None);
         }
-        let first = part.front().map(|(first, _)| *first);
         if work.is_free(&key, pos).await? && first == Some(pos) {
             return Ok(Some(Run {
                 after: part.back().map_or(i64::MIN, |(pos, _)| *pos),
@@ -869,6 +862,20 @@ impl Line {
             work.unhint(&key, *pos);
         }
         Ok(None)
+    }
+
+    /// A hint of a key that somebody is at, who may be a handler in his own transaction: he must not be disturbed, so the key's record is not written, and the hint of the first
+    /// stays, which he will write. To take away the others is safe all the same. Whoever ends the lease writes the hint of what is first then; if that is one of these, which takes
+    /// an operator who ended the first meanwhile, both have written the same record, and one of them is told.
+    fn thin_out(&mut self, work: &mut Work<'_>, key: &Key, pos: i64, first: Option<i64>) {
+        if first == Some(pos) {
+            return;
+        }
+        let left = self.left.entry(key.1.clone()).or_default();
+        left.push(pos);
+        if left.len() >= CROWD {
+            std::mem::take(left).into_iter().for_each(|pos| work.unhint(key, pos));
+        }
     }
 }
 
