@@ -223,6 +223,12 @@ fn server(url: &str) -> Result<Address, Invalid> {
 }
 
 fn folder(rest: &str) -> Result<Address, Invalid> {
+    // The URL of a server with the wrong word in front; its password must not become a path, which errors tell.
+    if rest.contains('@') && !rest.starts_with(['/', '.']) {
+        return Err(refused(
+            "names a user as the URL of a server does, which begins with surrealdb://; write ./ in front of a folder that has an @ in its name, and %40 for one behind a ?",
+        ));
+    }
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     if path.is_empty() {
         return Err(refused("names no folder; write surrealkv://FOLDER"));

@@ -257,7 +257,8 @@ impl<C: Connection> Database<C> {
         Inner { before_commit, ..same }.into()
     }
 
-    /// Commits a transaction, and keeps its session for the next. [`Error::Contention`]: somebody was faster, and nothing of it has happened; run it again. [`Error::Timeout`]:
+    /// Commits a transaction that [`begin`](Self::begin) of this database has begun, and keeps its session for the next: with one of another client, what comes next would be
+    /// done there. [`Error::Contention`]: somebody was faster, and nothing of it has happened; run it again. [`Error::Timeout`]:
     /// whether it was committed is not known.
     pub async fn commit(&self, tx: Transaction<C>) -> Result<(), Error> {
         if let Some(hook) = &self.inner.before_commit {
@@ -268,7 +269,7 @@ impl<C: Connection> Database<C> {
         Ok(())
     }
 
-    /// Cancels a transaction, and keeps its session: nothing of it has happened. If even that cannot be told, the connection is gone, and the transaction with it.
+    /// Cancels a transaction of this database, and keeps its session: nothing of it has happened. If even that cannot be told, the connection is gone, and the transaction with it.
     pub async fn cancel(&self, tx: Transaction<C>) {
         if let Ok(session) = in_time(async { tx.cancel().await.map_err(from_surreal) }).await {
             self.keep(session);
@@ -328,6 +329,8 @@ async fn open_folder(address: &Address, path: &str) -> Result<Arc<Folder>, Error
     }
     let client = wait_for_folder(&endpoint, path).await?;
     let folder = Arc::new(Folder { client, endpoint });
+    // Of a folder that was made just now it is not known before where links lead.
+    let place = place.canonicalize().unwrap_or(place);
     folders.insert(place, Arc::downgrade(&folder));
     Ok(folder)
 }

@@ -32,13 +32,19 @@ fn a_url_is_shown_without_its_password() {
             "surrealkv://../a b.db?database=d&sync=1s&namespace=n",
             "surrealkv://../a b.db?namespace=n&database=d&sync=1s",
         ),
+        ("surrealkv://./a@b/shop.db", "surrealkv://./a@b/shop.db"),
+        ("surrealkv:///var/lib/a@b", "surrealkv:///var/lib/a@b"),
+        (
+            "surrealkv://shop.db?namespace=a%40b",
+            "surrealkv://shop.db?namespace=a%40b&database=main",
+        ),
         ("mem://", "mem://"),
     ] {
         let address = Address::parse(url).unwrap();
         assert_eq!(address.to_string(), shown);
         assert_eq!(format!("{address:?}"), shown);
         // What is shown leads to the same place, but for the password.
-        if !shown.contains('@') {
+        if !shown.starts_with("surrealdb") || !shown.contains('@') {
             assert_eq!(Address::parse(shown).unwrap(), address);
         }
     }
@@ -77,6 +83,11 @@ fn a_url_that_says_too_little_or_too_much_is_refused_with_what_to_write() {
         ("surrealkv://", "names no folder"),
         ("surrealkv://?sync=every", "names no folder"),
         (
+            "surrealkv://root:pass@host:8000/shop/orders",
+            "begins with surrealdb://",
+        ),
+        ("surrealkv://a@b", "write ./ in front of a folder"),
+        (
             "surrealkv://a?versioned=true",
             "a parameter \"versioned\" that is not known",
         ),
@@ -105,6 +116,9 @@ fn no_error_repeats_a_password() {
         "surrealdb://root:1/a/b?s3cret@h",
         "surrealdb://root:s3cret@h/a/b?tls=s3cret",
         "surrealdb:root:s3cret@h",
+        "surrealkv://root:s3cret@host:8000/shop/orders",
+        "surrealkv://root:s/3/s3cret@host/shop/orders",
+        "surrealkv://root:?s3cret@host/shop/orders",
         "root:s3cret@h",
     ] {
         let problem = problem(url);

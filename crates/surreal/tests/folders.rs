@@ -152,6 +152,28 @@ async fn to_look_at_a_folder_that_is_not_there_does_not_make_it() {
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
 }
 
+/// However a path leads there that was not there before, the process knows again what it has open.
+#[tokio::test]
+async fn a_folder_that_was_made_behind_a_link_is_shared() {
+    let folder = tempfile::tempdir().unwrap();
+    let real = folder.path().join("real");
+    std::fs::create_dir(&real).unwrap();
+    std::os::unix::fs::symlink(&real, folder.path().join("link")).unwrap();
+    for path in ["link/shop.db", "real/../other.db"] {
+        let url = format!("surrealkv://{}", folder.path().join(path).display());
+        let one = Database::connect(&url).await.unwrap();
+        SurrealDb::migrate(&one).await.unwrap();
+        let other = SurrealDb::connect(&url, Options::default()).await.unwrap();
+        assert_eq!(other.counts().await.unwrap().ready.value, 0, "{path}");
+    }
+    // Another path to what is open is known as that.
+    let by_link = format!("surrealkv://{}", folder.path().join("link/again.db").display());
+    let _open = Database::connect(&by_link).await.unwrap();
+    let by_name = format!("surrealkv://{}", real.join("again.db").display());
+    let refused = Database::connect(&by_name).await.map(drop).unwrap_err();
+    assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
+}
+
 /// Paths are taken as they are written.
 #[tokio::test]
 async fn a_path_may_have_spaces() {
