@@ -4,8 +4,12 @@
 //! been alone, or the first is told at its commit and runs again. Each pair is compared with both of its orders.
 
 use posthouse_core::{
-    Admin, Error, Filter, Lease, Message, MessageId, OnDead, Outcome, RetryPolicy, Settlement, Store,
+    Admin, Error, Filter, Lease, Message, MessageId, OnDead, Outcome, RetryPolicy, SagaId, Settlement, Store, Verdict,
     ledger::{Answer, Begun, Conclusion, EntryKey, Fingerprint, Hold, Keep},
+    saga::{
+        self, Declared, Definition, Report, Start,
+        drive::{self, Decided},
+    },
 };
 use posthouse_surreal::{Options, SurrealDb};
 use posthouse_testkit::Fixture;
@@ -14,7 +18,7 @@ use std::{
     fmt::Debug,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -61,6 +65,13 @@ enum Verb {
     PruneAll,
     Enqueue,
     EnqueueSame,
+    /// Of the key whose only message has ended long ago.
+    EnqueueOld,
+    StepDone,
+    StepRejected,
+    PauseSaga,
+    QuarantineSaga,
+    CompensateSaga,
     Begin,
     Conclude,
     Once,
@@ -84,8 +95,14 @@ const KEY: [Verb; 10] = [
     Enqueue,
 ];
 
+/// Of a key with a handler, behind which so many wait that their hints are taken away.
+const CROWD: [Verb; 8] = [Claim, Deliver, DeliverInOwn, Fail, Release, Reject, CancelNext, Enqueue];
+
+/// Of a saga whose first step is under way.
+const SAGA: [Verb; 6] = [Claim, StepDone, StepRejected, PauseSaga, QuarantineSaga, CompensateSaga];
+
 /// Of those that are dead.
-const DEAD: [Verb; 8] = [
+const DEAD: [Verb; 9] = [
     Claim,
     ReplayDead,
     DiscardDead,
@@ -94,6 +111,7 @@ const DEAD: [Verb; 8] = [
     DiscardBlock,
     Prune,
     EnqueueSame,
+    EnqueueOld,
 ];
 
 /// Of a key of which one is dead, and one waits for its time.
@@ -146,6 +164,9 @@ struct Scene {
     /// One that is dead and blocks the key `b`, behind which another waits.
     block: MessageId,
     hold: Hold,
+    saga: SagaId,
+    /// The first step of the saga, which somebody has.
+    step: Lease,
 }
 
 fn message(topic: &str) -> Message {
@@ -162,6 +183,16 @@ fn print() -> Fingerprint {
 
 fn ask(key: &str) -> posthouse_core::ledger::Begin {
     posthouse_core::ledger::Begin::new(entry(key), print()).lease(LEASE)
+}
+
+/// A step that can be undone, and another.
+fn trip() -> Definition {
+    let declared: Declared = serde_json::from_value(serde_json::json!({ "name": "trip", "version": 1, "steps": [
+        { "name": "flight", "action_uri": "fn:flight", "compensate_uri": "fn:flight/undo", "idempotent": true },
+        { "name": "hotel", "action_uri": "fn:hotel", "idempotent": true },
+    ] }))
+    .unwrap();
+    declared.compile().unwrap()
 }
 
 impl Scene {
@@ -181,7 +212,7 @@ impl Scene {
             }
         };
         // Ended long ago, for whoever cleans up.
-        one(message("old")).await;
+        one(message("old").order_key("p")).await;
         let old = take("old").await;
         store.settle(&[Settlement::delivered(&old, None)]).await.unwrap();
         fx.advance(Duration::from_secs(3600)).await;
@@ -201,6 +232,9 @@ impl Scene {
         one(message("first").order_key("k")).await;
         let lease = take("first").await;
         let next = one(message("next").order_key("k").dedupe_key("next")).await;
+        let start = Start::new(SagaId(uuid::Uuid::now_v7()), &trip(), "k", &"Rome").unwrap();
+        let saga = store.start_now(start).await.unwrap().id();
+        let step = take("fn:flight").await;
         one(message("free")).await;
         let Begun::Acquired(hold) = store.begin(&ask("held")).await.unwrap() else {
             panic!("it is held already");
@@ -218,6 +252,16 @@ impl Scene {
             left,
             block,
             hold,
+            saga,
+            step,
+        }
+    }
+
+    /// So many more of the key `k`, each with a hint of its own.
+    async fn crowd(&self) {
+        let store = self.fx.open().await;
+        for _ in 0..25 {
+            store.enqueue_now(vec![message("crowd").order_key("k")]).await.unwrap();
         }
     }
 
@@ -262,6 +306,15 @@ impl Scene {
             PruneAll => said(store.prune(Duration::ZERO, 100).await),
             Enqueue => enqueued(store.enqueue_now(vec![message("third").order_key("k")]).await),
             EnqueueSame => enqueued(store.enqueue_now(vec![message("dead").dedupe_key("same")]).await),
+            EnqueueOld => enqueued(store.enqueue_now(vec![message("again").order_key("p")]).await),
+            StepDone => {
+                self.step_ends(Outcome::answered(Answer::json(&1).unwrap()), store)
+                    .await
+            }
+            StepRejected => self.step_ends(Outcome::reject("no", "never"), store).await,
+            PauseSaga => self.asks(saga::Verb::Pause, store).await,
+            QuarantineSaga => self.asks(saga::Verb::Quarantine, store).await,
+            CompensateSaga => self.asks(saga::Verb::Compensate { past_pivot: false }, store).await,
             Begin => match store.begin(&ask("bound")).await {
                 Ok(Begun::Acquired(_)) => "acquired".to_owned(),
                 other => said(other),
@@ -272,6 +325,28 @@ impl Scene {
             }
             DeliverInOwn | Once | DoOnce | UndoOnce | Leave => self.in_own(verb, store).await,
         }
+    }
+
+    /// The end of the saga's step, decided anew for as long as the saga is another than it was decided on.
+    async fn step_ends(&self, outcome: Outcome, store: &SurrealDb) -> String {
+        let report = Report::Sent(outcome);
+        // Ends: nobody else comes in between the second time.
+        loop {
+            let ended = vec![(&self.step, &report, 0.5)];
+            let decided = drive::settlements(store, "holder", ended).await.unwrap().remove(0);
+            let Decided::Settle(settlement) = decided else {
+                return format!("{decided:?}");
+            };
+            match store.settle(&[*settlement]).await.unwrap().remove(0) {
+                Verdict::Stale => {}
+                verdict => return said(Ok(verdict)),
+            }
+        }
+    }
+
+    async fn asks(&self, verb: saga::Verb, store: &SurrealDb) -> String {
+        let told = drive::operate(store, self.saga, &verb, "operator", "by hand").await;
+        said(told.map(drop))
     }
 
     /// In an application's own transaction, which is run again when it is told of a conflict.
@@ -322,6 +397,13 @@ impl Scene {
                 message.worker
             ));
         }
+        let saga = drive::load(&self.fx.open().await, self.saga).await.unwrap().row;
+        let log = admin.saga_log(self.saga, 0, 100).await.unwrap();
+        let log: Vec<_> = log.iter().map(|line| (&line.actor, &line.what, &line.step)).collect();
+        lines.push(format!(
+            "saga {:?} {:?} paused {} revision {} {log:?}",
+            saga.state, saga.reason, saga.paused, saga.revision
+        ));
         for key in ["bound", "held"] {
             let found = admin.entry(&entry(key)).await.unwrap();
             lines.push(format!(
@@ -397,11 +479,23 @@ struct Stage {
     records: Vec<(String, Vec<Value>)>,
 }
 
+/// When it is played.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Early,
+    /// When leases have run out.
+    Late,
+    /// When many more wait behind the first of the key `k`.
+    Crowded,
+}
+
 impl Stage {
-    async fn new(late: bool) -> Self {
+    async fn new(setting: Setting) -> Self {
         let scene = Scene::set().await;
-        if late {
-            scene.fx.advance(LEASE + Duration::from_secs(1)).await;
+        match setting {
+            Setting::Early => {}
+            Setting::Late => scene.fx.advance(LEASE + Duration::from_secs(1)).await,
+            Setting::Crowded => scene.crowd().await,
         }
         let records = scene.fx.records().await;
         Self { scene, records }
@@ -413,16 +507,16 @@ impl Stage {
     }
 }
 
-/// The second comes in between.
-async fn between(stage: &Stage, first: Verb, second: Verb) -> Came {
+/// The second comes in between, before this one of the commits of the first.
+async fn between(stage: &Stage, first: Verb, second: Verb, before: usize) -> Came {
     let scene = Arc::new(stage.set().await);
-    let (came, answer) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+    let (commits, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
     let hook = {
-        let (scene, came, answer) = (scene.clone(), came.clone(), answer.clone());
+        let (scene, commits, answer) = (scene.clone(), commits.clone(), answer.clone());
         move || {
-            let (scene, came, answer) = (scene.clone(), came.clone(), answer.clone());
+            let (scene, commits, answer) = (scene.clone(), commits.clone(), answer.clone());
             Box::pin(async move {
-                if !came.swap(true, Ordering::SeqCst) {
+                if commits.fetch_add(1, Ordering::SeqCst) + 1 == before {
                     let store = scene.fx.open().await;
                     let said = scene.does(second, &store).await;
                     *answer.lock().unwrap() = Some(said);
@@ -436,14 +530,23 @@ async fn between(stage: &Stage, first: Verb, second: Verb) -> Came {
     let other = answer.lock().unwrap().take();
     let other = match other {
         Some(said) => said,
-        // The first had nothing to commit: then it is over, and the second comes after it.
+        // The first had not so much to commit: then it is over, and the second comes after it.
         None => scene.does(second, &scene.fx.open().await).await,
     };
     (one, other, scene.stands().await)
 }
 
-async fn all_pairs(verbs: &[Verb], late: bool) {
-    let stage = Stage::new(late).await;
+/// What is done in several transactions: each has a moment before its commit.
+const fn commits(verb: Verb) -> usize {
+    match verb {
+        // The producers' turns are forgotten after all else.
+        Prune | PruneAll => 2,
+        _ => 1,
+    }
+}
+
+async fn all_pairs(verbs: &[Verb], setting: Setting) {
+    let stage = Stage::new(setting).await;
     let mut turns = BTreeMap::new();
     for (a, first) in verbs.iter().enumerate() {
         for (b, second) in verbs.iter().enumerate() {
@@ -454,14 +557,16 @@ async fn all_pairs(verbs: &[Verb], late: bool) {
     // While it goes on, it is earlier for everybody: it comes in between, and nothing between it.
     for (a, first) in verbs.iter().enumerate().filter(|(_, first)| **first != RenewInTime) {
         for (b, second) in verbs.iter().enumerate() {
-            let came = between(&stage, *first, *second).await;
             let (one, other, stands) = turns[&(b, a)].clone();
             let turned = (other, one, stands);
-            if came != turns[&(a, b)] && came != turned {
-                let wanted = &turns[&(a, b)];
-                wrong.push(format!(
-                    "{first:?} with {second:?} in between: {came:#?}\nin turn: {wanted:#?}\nor: {turned:#?}"
-                ));
+            let wanted = &turns[&(a, b)];
+            for before in 1..=commits(*first) {
+                let came = between(&stage, *first, *second, before).await;
+                if came != *wanted && came != turned {
+                    wrong.push(format!(
+                        "{first:?} with {second:?} before its commit {before}: {came:#?}\nin turn: {wanted:#?}\nor: {turned:#?}"
+                    ));
+                }
             }
         }
     }
@@ -470,26 +575,36 @@ async fn all_pairs(verbs: &[Verb], late: bool) {
 
 #[tokio::test]
 async fn two_at_a_key_at_once_are_as_one_after_the_other() {
-    all_pairs(&KEY, false).await;
+    all_pairs(&KEY, Setting::Early).await;
+}
+
+#[tokio::test]
+async fn two_at_a_key_with_a_crowd_at_once_are_as_one_after_the_other() {
+    all_pairs(&CROWD, Setting::Crowded).await;
+}
+
+#[tokio::test]
+async fn two_at_a_saga_at_once_are_as_one_after_the_other() {
+    all_pairs(&SAGA, Setting::Early).await;
 }
 
 #[tokio::test]
 async fn two_at_the_dead_at_once_are_as_one_after_the_other() {
-    all_pairs(&DEAD, false).await;
+    all_pairs(&DEAD, Setting::Early).await;
 }
 
 #[tokio::test]
 async fn two_at_a_key_that_waits_at_once_are_as_one_after_the_other() {
-    all_pairs(&DELAYED, false).await;
+    all_pairs(&DELAYED, Setting::Early).await;
 }
 
 #[tokio::test]
 async fn two_at_the_ledger_or_an_inbox_at_once_are_as_one_after_the_other() {
-    all_pairs(&LEDGER, false).await;
-    all_pairs(&INBOX, false).await;
+    all_pairs(&LEDGER, Setting::Early).await;
+    all_pairs(&INBOX, Setting::Early).await;
 }
 
 #[tokio::test]
 async fn two_past_the_deadline_at_once_are_as_one_after_the_other() {
-    all_pairs(&LATE, true).await;
+    all_pairs(&LATE, Setting::Late).await;
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use surrealdb::{Surreal, engine::any::Any, types::SurrealValue, types::Value};
+use uuid::Uuid;
 
 /// A message, as far as it matters here.
 #[derive(Clone, Debug, SurrealValue)]
@@ -19,6 +20,14 @@ struct Message {
     pos: i64,
     wake_at: Option<i64>,
     finished_at: Option<i64>,
+    token: Option<Uuid>,
+}
+
+/// The deadline of a lease.
+#[derive(Clone, Debug, SurrealValue)]
+#[surreal(crate = "surrealdb::types")]
+struct Deadline {
+    token: Uuid,
 }
 
 /// What holds a key.
@@ -160,11 +169,21 @@ async fn keys(db: &Surreal<Any>, messages: &[Message]) {
     }
 }
 
-/// What is leased has a deadline. (A deadline without a lease is one that a handler has ended in his own transaction.)
+/// What is leased has a deadline, of the same lease; and nothing else has a token. (A deadline without a lease is one that a handler has ended in his own transaction.)
 async fn deadlines(db: &Surreal<Any>, messages: &[Message]) {
-    let leased: BTreeSet<_> = ids(db, "leased").await.iter().map(|id| shown(id).join(", ")).collect();
-    for message in messages.iter().filter(|message| message.state == "leased") {
-        assert!(leased.contains(&message.seq.to_string()), "{message:?} has no deadline");
+    let kept: Vec<(Vec<Value>, Deadline)> = with_ids(db, "leased").await;
+    let kept: BTreeMap<_, _> = kept
+        .into_iter()
+        .map(|(id, deadline)| (shown(&id).join(", "), deadline.token))
+        .collect();
+    for message in messages {
+        let leased = message.state == "leased";
+        assert_eq!(message.token.is_some(), leased, "{message:?}");
+        let deadline = kept.get(&message.seq.to_string()).copied();
+        assert!(
+            !leased || deadline == message.token,
+            "{message:?} has the deadline of {deadline:?}"
+        );
     }
 }
 
