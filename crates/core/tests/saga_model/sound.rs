@@ -136,7 +136,12 @@ fn what_was_not_found_and_nothing_undoes() {
 #[test]
 fn a_pivot_that_was_not_found_and_nothing_undoes() {
     let plan = [("a", Keyed, &[][..]), ("b", LastingAsked, &["a"])];
-    sound(saga(&plan, Some("b"), true), 2, 1);
+    sound(saga(&plan, Some("b"), false), 2, 1);
+}
+
+#[test]
+fn a_pivot_that_was_not_found_and_a_deadline() {
+    sound(saga(&[("a", LastingAsked, &[])], Some("a"), true), 2, 1);
 }
 
 #[test]
