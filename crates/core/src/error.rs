@@ -68,7 +68,7 @@ pub enum Error {
     #[error("the key is already used by saga {0}, which was started with another input")]
     SagaMismatch(SagaId),
     /// The verb does not apply to the saga as it stands; nothing was changed.
-    #[error("cannot {verb} saga {id}: {why}")]
+    #[error("cannot {} saga {id}: {why}", verb.replace('_', " "))]
     SagaRefused {
         /// The saga.
         id: SagaId,

@@ -57,6 +57,13 @@ pub enum Cause {
         /// When.
         at: Option<Timestamp>,
     },
+    /// What was answered needs nobody: its saga goes on from there.
+    Concluded {
+        /// Which.
+        saga: crate::SagaId,
+        /// What was said.
+        error: Option<String>,
+    },
     /// It is given up.
     Dead {
         /// The saga that says what becomes of it.
@@ -182,10 +189,10 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
         {
             Some(Cause::Expanded { at: m.finished_at })
         }
-        State::Done => Some(Cause::Delivered {
+        State::Done => Some(of_saga(facts).unwrap_or_else(|| Cause::Delivered {
             at: m.finished_at,
             worker: facts.last.as_ref().map(|a| a.worker.clone()),
-        }),
+        })),
         State::Dead => Some(Cause::Dead {
             saga: crate::lease::saga_of(m.kind, m.parent),
             reason: m.reason,
@@ -290,6 +297,23 @@ pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Ve
     causes
 }
 
+/// A message of a saga that has served, although its destination did not say that it was done.
+fn of_saga(facts: &Facts) -> Option<Cause> {
+    let m = &facts.message;
+    let saga = crate::lease::saga_of(m.kind, m.parent)?;
+    match &facts.last {
+        None => Some(Cause::Withdrawn {
+            saga,
+            at: m.finished_at,
+        }),
+        Some(last) if matches!(last.outcome, AttemptOutcome::Delivered | AttemptOutcome::Duplicate) => None,
+        Some(last) => Some(Cause::Concluded {
+            saga,
+            error: last.error.clone().or_else(|| last.code.clone()),
+        }),
+    }
+}
+
 impl Cause {
     /// A stable word for programs.
     pub const fn code(&self) -> &'static str {
@@ -298,6 +322,7 @@ impl Cause {
             Self::Expanded { .. } => "expanded",
             Self::Resolved { .. } => "resolved",
             Self::Withdrawn { .. } => "withdrawn",
+            Self::Concluded { .. } => "concluded",
             Self::Dead { .. } => "dead",
             Self::Quarantined { .. } => "quarantined",
             Self::Leased { .. } => "leased",
@@ -352,6 +377,14 @@ impl fmt::Display for Cause {
                 f.write_str("its saga went on without it")?;
                 at.map_or(Ok(()), |at| write!(f, " at {at}"))?;
                 write!(f, ": posthouse saga show {saga}")
+            }
+            Self::Concluded { saga, error } => {
+                f.write_str("it was sent, and not acknowledged")?;
+                error.as_ref().map_or(Ok(()), |error| write!(f, " ({error})"))?;
+                write!(
+                    f,
+                    "; what came of that, and whether it may have happened, its saga tells: posthouse saga show {saga}"
+                )
             }
             Self::Dead {
                 saga,
@@ -555,6 +588,22 @@ mod tests {
         }
     }
 
+    fn attempt(outcome: AttemptOutcome) -> Attempt {
+        Attempt {
+            epoch: 1,
+            generation: 1,
+            attempt: 1,
+            worker: "relay-a".into(),
+            token: crate::LeaseToken(uuid::Uuid::nil()),
+            outcome,
+            code: None,
+            error: None,
+            receipt: None,
+            started_at: NOW,
+            finished_at: NOW,
+        }
+    }
+
     fn codes(facts: &Facts) -> Vec<&'static str> {
         explain(facts).iter().map(Cause::code).collect()
     }
@@ -574,6 +623,16 @@ mod tests {
             f.resolved = true;
         };
         assert_eq!(with(State::Done, &withdrawn), ["withdrawn"]);
+        let answered = |outcome| {
+            move |f: &mut Facts| {
+                (f.message.kind, f.message.parent) = (crate::Kind::Step, Some(f.message.id));
+                f.last = Some(attempt(outcome));
+            }
+        };
+        assert_eq!(with(State::Done, &answered(AttemptOutcome::Delivered)), ["delivered"]);
+        assert_eq!(with(State::Done, &answered(AttemptOutcome::Rejected)), ["concluded"]);
+        let unsent = |f: &mut Facts| (f.message.kind, f.message.parent) = (crate::Kind::Step, Some(f.message.id));
+        assert_eq!(with(State::Done, &unsent), ["withdrawn"]);
         // Each relay sees to the timers of sagas.
         let timer = |f: &mut Facts| f.message.topic = crate::saga::TIMER_TOPIC.into();
         assert_eq!(with(State::Pending, &timer), ["free"]);
@@ -644,6 +703,7 @@ mod tests {
         let (at, soon) = (Some(now), now.plus(Duration::from_secs(30)));
         let (worker, error) = ("relay-a".to_owned(), Some("503 Service Unavailable".to_owned()));
         let destination = "billing".to_owned();
+        let saga = crate::SagaId(uuid::Uuid::from_u128(0x0197_6d0c_0000_7000_8000_0000_0000_0004));
         vec![
             Cause::Free,
             Cause::Delayed { due_at: soon },
@@ -699,6 +759,11 @@ mod tests {
             },
             Cause::Resolved { at },
             Cause::Expanded { at },
+            Cause::Withdrawn { saga, at },
+            Cause::Concluded {
+                saga,
+                error: Some("answered 422: card declined".into()),
+            },
         ]
     }
 

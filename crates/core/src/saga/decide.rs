@@ -121,7 +121,8 @@ impl Verb {
             Self::Skip { .. } => "saga_skip",
             Self::Compensate { .. } => "saga_compensate",
             Self::Resolve { .. } => "saga_resolve",
-            Self::Replay { .. } => "saga_replay",
+            Self::Replay { again: false } => "saga_replay",
+            Self::Replay { again: true } => "saga_replay_again",
             Self::Abandon => "saga_abandon",
         }
     }
@@ -137,7 +138,8 @@ impl Verb {
             Self::Skip { .. } => "skip",
             Self::Compensate { .. } => "compensate",
             Self::Resolve { .. } => "resolve",
-            Self::Replay { .. } => "replay",
+            Self::Replay { again: false } => "replay",
+            Self::Replay { again: true } => "replay_again",
             Self::Abandon => "abandon",
         }
     }
@@ -581,6 +583,10 @@ impl Work<'_> {
         step.progress = Progress::Done;
         step.output = output;
         (step.code, step.error) = (None, None);
+        if self.is_backward() && self.def(at).pivot && self.def(at).compensate.is_none() {
+            // It is not compensated until somebody says so.
+            self.hold_undo(at, STRANDED);
+        }
         self.advance();
         Own::Delivered
     }
@@ -1135,10 +1141,6 @@ impl Work<'_> {
                     self.in_order_again();
                 }
                 self.is_done(at, output);
-                if stranded {
-                    // It is not compensated until somebody says so.
-                    self.hold_undo(at, STRANDED);
-                }
             }
             _ => {
                 self.step(at).tainted = true;

@@ -65,6 +65,8 @@ pub struct StepView {
     pub pivot: bool,
     /// The message that is under way for it.
     pub message: Option<MessageId>,
+    /// It was once not known whether it was done, and nothing has undone it since. That it was not found does not say that it was not on its way.
+    pub doubted: bool,
     /// The code of its last failure.
     pub code: Option<String>,
     /// What was said about it.
@@ -234,6 +236,7 @@ impl Loaded {
             compensation_attempts: step.undo_attempts + if undoing { made } else { 0 },
             pivot: def.pivot,
             message: carrier.map(|carrier| carrier.message),
+            doubted: step.doubted && step.undo != Undo::Compensated,
             code: step.code.clone(),
             error: step.error.clone(),
         }

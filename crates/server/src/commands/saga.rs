@@ -287,9 +287,11 @@ fn hints(saga: &SagaView, out: &Output) -> String {
 /// What an operator may want to do: commands as they can be typed, but for a value that is for him to fill in.
 fn next(saga: &SagaView) -> Vec<String> {
     let stuck = saga.steps.iter().find(|step| step.stuck.is_some());
+    // What began last is undone first.
     let failed = saga
         .steps
         .iter()
+        .rev()
         .find(|step| step.compensation == UndoState::Held || step.code.as_deref() == Some("late"));
     let id = saga.row.id;
     let command = |words: String| format!("posthouse saga {words}");
@@ -335,8 +337,10 @@ fn next(saga: &SagaView) -> Vec<String> {
         }
         (None, Some(step)) => {
             let retry = (step.compensation != UndoState::None).then(|| command(format!("retry {id} {}", step.name)));
-            retry
-                .into_iter()
+            let held = saga.steps.iter().filter(|step| step.compensation == UndoState::Held);
+            let all = (held.count() > 1).then(|| command(format!("replay {id}")));
+            all.into_iter()
+                .chain(retry)
                 .chain([command(format!("resolve {id} {}", step.name))])
                 .collect()
         }
@@ -402,6 +406,7 @@ fn line(step: &StepView, width: usize, out: &Output) -> String {
     };
     let mut said = Vec::new();
     said.extend(step.pivot.then(|| "pivot".to_owned()));
+    said.extend((step.doubted && step.state != StepState::Uncertain).then(|| "was in doubt".to_owned()));
     said.extend((step.run > 1).then(|| format!("run {}", step.run)));
     said.extend((step.attempts > 1).then(|| format!("{} attempts", step.attempts)));
     said.extend(
@@ -483,15 +488,17 @@ async fn start(args: &SagaStart, store: &str, out: &Output) -> Result<(), Failur
     let start: Start = posthouse::saga::start(&definition, &args.key, &input)?
         .tenant(&args.tenant)
         .namespace(&args.namespace);
-    let started = AnyStore::open(store).await?.start(start).await?;
-    let (word, new) = match started {
-        Started::New(_) => ("started", true),
-        Started::Existing(_) => ("was started before", false),
-    };
+    let any = AnyStore::open(store).await?;
+    let started = any.start(start).await?;
+    let (id, new) = (started.id(), matches!(started, Started::New(_)));
     if out.json {
-        return out.document(&json!({ "id": started.id(), "new": new }));
+        return out.document(&json!({ "id": id, "new": new }));
     }
-    out.data(&format!("{}  {word}", started.id()))
+    if new {
+        return out.data(&format!("{id}  started"));
+    }
+    let row = drive::load(&*any.store(), id).await?.row;
+    out.data(&format!("{id}  was started before under this key: {}", standing(&row)))
 }
 
 fn lint(args: &SagaLint, out: &Output) -> Result<(), Failure> {
@@ -545,7 +552,8 @@ fn told(view: &SagaView, verb: &Verb, out: &Output) -> Result<(), Failure> {
             "id": row.id, "done": verb.as_str(), "state": row.state, "reason": row.reason, "paused": row.paused,
         }));
     }
-    out.data(&format!("{}  {}  {}", row.id, verb.as_str(), standing(row)))
+    let word = verb.as_str().replace('_', " ");
+    out.data(&format!("{}  {word}  {}", row.id, standing(row)))
 }
 
 async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result<(), Failure> {
@@ -561,13 +569,8 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
     }
     let ids = all(&*admin, wanted.clone()).await?;
     let n = ids.len();
-    if args.dry_run && out.json {
-        return out.document(&json!({ "count": n, "sagas": ids }));
-    }
     if args.dry_run {
-        let verb = verb.as_str();
-        out.data(&format!("{n} would be asked to {verb}; nothing was changed."))?;
-        return ids.iter().try_for_each(|id| out.data(&format!("  {id}")));
+        return preview(&ids, &wanted, verb, &args.who, &*store, out).await;
     }
     if !args.yes {
         return Err(
@@ -575,12 +578,12 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
                 .help("look at them with --dry-run, then add --yes"),
         );
     }
-    let (mut done, mut left, mut unreadable) = (0, 0, Vec::new());
+    let (mut done, mut left, mut unreadable) = (0, Vec::new(), Vec::new());
     for id in ids {
         match drive::operate_if(&*store, id, &wanted, verb, &args.who.actor, &args.who.reason).await {
             Ok(true) => done += 1,
-            // It has moved meanwhile, or the verb is not for it.
-            Ok(false) | Err(Error::SagaRefused { .. } | Error::NoSaga(_)) => left += 1,
+            Ok(false) | Err(Error::NoSaga(_)) => left.push((id, MOVED.to_owned())),
+            Err(Error::SagaRefused { why, .. }) => left.push((id, why)),
             // One that cannot be read keeps no other from it.
             Err(error @ Error::Internal(_)) => unreadable.push(format!("{id}: {error}")),
             Err(error) => {
@@ -590,14 +593,15 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
         }
     }
     if out.json {
-        out.document(&json!({ "done": verb.as_str(), "count": done, "left": left, "unreadable": unreadable }))?;
+        let why: serde_json::Map<_, _> = left.iter().map(|(id, why)| (id.to_string(), json!(why))).collect();
+        out.document(
+            &json!({ "done": verb.as_str(), "count": done, "left": left.len(), "why": why, "unreadable": unreadable }),
+        )?;
     } else {
-        out.data(&format!("{done} done: {}", verb.as_str()))?;
+        out.data(&format!("{done} done: {}", verb.as_str().replace('_', " ")))?;
     }
-    if left > 0 && !out.json {
-        out.note(&format!(
-            "{left} were left: it does not apply to them as they stand, or they have moved since they were found."
-        ));
+    if !left.is_empty() && !out.json {
+        tell_left(&left, out);
     }
     if !unreadable.is_empty() {
         let n = unreadable.len();
@@ -605,6 +609,63 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
             "{n} could not be changed: {}",
             unreadable.join("; ")
         )));
+    }
+    Ok(())
+}
+
+/// Why one was left that a filter had found.
+const MOVED: &str = "it has moved since it was found";
+/// Of so many it is said why they are left.
+const MOST_REASONS: usize = 20;
+
+fn tell_left(left: &[(SagaId, String)], out: &Output) {
+    out.note(&format!("{} left:", left.len()));
+    left.iter()
+        .take(MOST_REASONS)
+        .for_each(|(id, why)| out.note(&format!("  {id}: {}", visible(why))));
+    if left.len() > MOST_REASONS {
+        out.note("  and others; --json tells of all.");
+    }
+}
+
+/// What a verb would do, decided on the sagas as they stand, and not written.
+async fn preview(
+    ids: &[SagaId],
+    wanted: &SagaFilter,
+    verb: &Verb,
+    who: &Who,
+    store: &dyn Store,
+    out: &Output,
+) -> Result<(), Failure> {
+    let (mut would, mut left) = (Vec::new(), Vec::new());
+    for id in ids {
+        match drive::load(store, *id).await {
+            Ok(saga) if wanted.takes(&saga.row) => match saga.ask(verb, &who.actor, &who.reason) {
+                Ok(_) => would.push(saga.row),
+                Err(Error::SagaRefused { why, .. }) => left.push((*id, why)),
+                Err(error) => return Err(error.into()),
+            },
+            Ok(_) | Err(Error::NoSaga(_)) => left.push((*id, MOVED.to_owned())),
+            Err(error @ Error::Internal(_)) => left.push((*id, error.to_string())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let (n, verb) = (would.len(), verb.as_str());
+    if out.json {
+        let ids: Vec<_> = would.iter().map(|row| row.id).collect();
+        let why: serde_json::Map<_, _> = left.iter().map(|(id, why)| (id.to_string(), json!(why))).collect();
+        return out.document(&json!({ "count": n, "sagas": ids, "left": left.len(), "why": why }));
+    }
+    out.data(&format!(
+        "{n} would be asked to {}; nothing was changed.",
+        verb.replace('_', " ")
+    ))?;
+    for row in &would {
+        let (name, key) = (visible(&row.name), visible(&row.key));
+        out.data(&format!("  {}  {name}/{key}  {}", row.id, standing(row)))?;
+    }
+    if !left.is_empty() {
+        tell_left(&left, out);
     }
     Ok(())
 }

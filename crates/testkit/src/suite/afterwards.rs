@@ -127,6 +127,20 @@ pub async fn a_pivot_that_was_done_after_all_is_not_passed_over(fx: &dyn Fixture
     assert_eq!(ask(fx, id, verb).await.unwrap(), SagaState::Compensated);
 }
 
+pub async fn a_pivot_that_was_done_on_the_way_back_waits_for_a_person(fx: &dyn Fixture) {
+    let id = at_the_pivot(fx, &trip()).await;
+    let charge = next(fx, CHARGE).await;
+    ask(fx, id, Verb::Compensate { past_pivot: true }).await.unwrap();
+    answer(fx, &charge.lease, done(json!("C1"))).await;
+    go(fx, "fn:hotel/undo", Outcome::delivered()).await;
+    go(fx, "fn:flight/undo", Outcome::delivered()).await;
+    // The money is taken, and nothing gives it back.
+    let held = (SagaState::Held, Some(HeldReason::CompensationFailed));
+    assert_eq!(stands(fx, id).await, held);
+    let verb = Verb::Resolve { step: "charge".into() };
+    assert_eq!(ask(fx, id, verb).await.unwrap(), SagaState::Compensated);
+}
+
 pub async fn what_was_done_after_it_was_resolved_waits_for_a_person(fx: &dyn Fixture) {
     let id = started(fx, &trip(), "k").await;
     go(fx, "fn:flight", done(json!("F1"))).await;
@@ -210,6 +224,7 @@ pub async fn what_a_person_says_was_answered_goes_to_a_compensation_that_failed(
         output,
     };
     ask(fx, id, complete(json!("F9"))).await.unwrap();
+    assert!(refused(ask(fx, id, complete(Value::Null)).await).contains("is known"));
     assert_eq!(ask(fx, id, complete(json!("F1"))).await.unwrap(), SagaState::Held);
     nothing_is_due(fx).await;
     ask(fx, id, Verb::Retry { step: "flight".into() }).await.unwrap();

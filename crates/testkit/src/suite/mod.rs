@@ -228,6 +228,7 @@ macro_rules! __cases {
                 what_was_answered_meanwhile_is_not_sent_again
                 attempts_are_carried_over_a_pause
                 a_pivot_that_was_done_after_all_is_not_passed_over
+                a_pivot_that_was_done_on_the_way_back_waits_for_a_person
                 what_was_done_after_it_was_resolved_waits_for_a_person
                 a_held_compensation_gets_the_output_that_came_late
                 a_compensation_that_was_tried_keeps_its_words

@@ -662,7 +662,7 @@ pub async fn what_was_undone_may_be_done_again(fx: &dyn Fixture) {
     assert!(refusal.contains("saga replay --again"), "{refusal}");
     let again = Verb::Replay { again: true };
     assert_eq!(ask(fx, id, again.clone()).await.unwrap(), SagaState::Running);
-    assert!(refused(ask(fx, id, again).await).contains("is not compensated"));
+    assert!(refused(ask(fx, id, again).await).contains("running, and not compensated"));
     // Under another key: the participant has undone what it knew by the first.
     let again = next(fx, "fn:flight").await;
     assert_eq!(again.delivery.ticket.unwrap().key, format!("{id}:flight#2:do"));

@@ -15,7 +15,9 @@ fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
 
 impl Work<'_> {
     pub(super) fn asked(&mut self, verb: &Verb, actor: &str, note: &str) -> Result<(), Refused> {
-        if let (Some(ended), false) = (self.next.snapshot.ended, matches!(verb, Verb::Replay { .. })) {
+        let of_compensated =
+            matches!(verb, Verb::Replay { .. }) && self.next.snapshot.ended == Some(Ended::Compensated);
+        if let (Some(ended), false) = (self.next.snapshot.ended, of_compensated) {
             let how = match ended {
                 Ended::Completed => "completed",
                 Ended::Compensated => "compensated",
@@ -55,15 +57,25 @@ impl Work<'_> {
             }
             Verb::Compensate { past_pivot } => {
                 if !self.is_forward() {
-                    return refused("the saga is being compensated already");
+                    let more = match self.failed_undos().is_empty() {
+                        true => String::new(),
+                        false => format!("; to try again what has failed: posthouse saga replay {}", self.id),
+                    };
+                    return refused(format!("the saga is being compensated already{more}"));
                 }
                 if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
                     let name = &self.def(at).name;
                     return refused(format!(
-                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant: saga compensate --past-pivot"
+                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant: posthouse saga compensate --past-pivot {}",
+                        self.id
                     ));
                 }
-                self.turn_back(format!("{actor} asked for it: {note}"));
+                let why = if note.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {note}")
+                };
+                self.turn_back(format!("{actor} asked for it{why}"));
             }
             Verb::Resolve { step } => {
                 let at = self.free_step(step)?;
@@ -205,6 +217,13 @@ impl Work<'_> {
             }
             // What undoes it may have failed for want of it. It is tried again when a person says so.
             (Direction::Backward, Progress::Done | Progress::Uncertain) if self.look(at).undo == Undo::Held => {
+                let known = self.look(at).output.as_ref().is_some_and(|known| !known.is_null());
+                if known && output.is_null() {
+                    return refused(format!(
+                        "what step {:?} answered is known; null would take it away",
+                        self.def(at).name
+                    ));
+                }
                 self.step(at).progress = Progress::Done;
                 self.replace_output(at, output);
             }
@@ -217,7 +236,7 @@ impl Work<'_> {
     fn replace_output(&mut self, at: usize, output: &Value) {
         if let Some(before) = self.step(at).output.replace(output.clone()) {
             let bytes = before.to_string().len();
-            self.log("replaced", Some(at), &format!("its own output, of {bytes} bytes"));
+            self.log("replaced", Some(at), &format!("what it had answered, {bytes} bytes"));
         }
     }
 
@@ -245,15 +264,12 @@ impl Work<'_> {
 
     /// What failed is tried again: steps, or what undoes them.
     fn replay(&mut self) -> Result<(), Refused> {
-        if let Some(ended) = self.next.snapshot.ended {
-            let how = match ended {
-                Ended::Completed => "the saga is completed",
-                Ended::Abandoned => "the saga is abandoned",
-                Ended::Compensated => {
-                    "the saga is compensated; to do it all once more, under new keys, say that it is meant: saga replay --again"
-                }
-            };
-            return refused(how);
+        if self.next.snapshot.ended == Some(Ended::Compensated) {
+            self.may_do_again()?;
+            return refused(format!(
+                "the saga is compensated; to do it all once more, under new keys, say that it is meant: posthouse saga replay --again {}",
+                self.id
+            ));
         }
         self.may_send()?;
         if self.is_backward() {
@@ -277,18 +293,14 @@ impl Work<'_> {
 
     /// A saga that was compensated does everything once more.
     fn do_again(&mut self) -> Result<(), Refused> {
-        if self.next.snapshot.ended != Some(Ended::Compensated) {
-            return refused("the saga is not compensated; leave --again out to try again what has failed in it");
+        if self.next.snapshot.ended.is_none() {
+            let state = self.next.snapshot.state().0;
+            return refused(format!(
+                "the saga is {state}, and not compensated; to try again what has failed in it: posthouse saga replay {}",
+                self.id
+            ));
         }
-        for at in 0..self.count() {
-            let fresh = |from: &usize| self.def(at).input.takes(*from) && self.anew(*from) == Anew::Afresh;
-            if self.anew(at) == Anew::InDoubt && (0..at).any(|from| fresh(&from)) {
-                return refused(format!(
-                    "nobody knows whether step {:?} was done, nothing undoes it, and it would be given something else under its old key; find that out, and start another saga",
-                    self.def(at).name
-                ));
-            }
-        }
+        self.may_do_again()?;
         let saga = &mut self.next.snapshot;
         (saga.direction, saga.ended, saga.cause, saga.overdue) = (Direction::Forward, None, None, false);
         for at in 0..self.count() {
@@ -312,6 +324,19 @@ impl Work<'_> {
         self.drop_timer();
         self.set_timer();
         self.advance();
+        Ok(())
+    }
+
+    fn may_do_again(&self) -> Result<(), Refused> {
+        for at in 0..self.count() {
+            let fresh = |from: &usize| self.def(at).input.takes(*from) && self.anew(*from) == Anew::Afresh;
+            if self.anew(at) == Anew::InDoubt && (0..at).any(|from| fresh(&from)) {
+                return refused(format!(
+                    "the saga is compensated, and cannot be done once more: step {:?} was in doubt, nothing undoes it, and it would be given something else under its old key. Find out whether it was done, undo it by hand if it was, and start a saga under another key",
+                    self.def(at).name
+                ));
+            }
+        }
         Ok(())
     }
 
