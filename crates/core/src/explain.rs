@@ -173,14 +173,7 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
     let told = of_this_life && m.reason != Some(DeadReason::Cancelled);
     let error = || m.last_error.clone().or_else(|| m.last_code.clone()).filter(|_| told);
     let standing = match m.state {
-        // Operators' verbs leave what belongs to a saga to the saga.
-        State::Done if facts.resolved => Some(match crate::lease::saga_of(m.kind, m.parent) {
-            Some(saga) => Cause::Withdrawn {
-                saga,
-                at: m.finished_at,
-            },
-            None => Cause::Resolved { at: m.finished_at },
-        }),
+        State::Done if facts.resolved => Some(of_saga(facts).unwrap_or(Cause::Resolved { at: m.finished_at })),
         State::Done
             if facts
                 .last
@@ -301,7 +294,8 @@ pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Ve
 fn of_saga(facts: &Facts) -> Option<Cause> {
     let m = &facts.message;
     let saga = crate::lease::saga_of(m.kind, m.parent)?;
-    match &facts.last {
+    // Operators' verbs leave what belongs to a saga to the saga: it took this back itself.
+    match facts.last.as_ref().filter(|_| !facts.resolved) {
         None => Some(Cause::Withdrawn {
             saga,
             at: m.finished_at,

@@ -583,12 +583,17 @@ impl Work<'_> {
         step.progress = Progress::Done;
         step.output = output;
         (step.code, step.error) = (None, None);
-        if self.is_backward() && self.def(at).pivot && self.def(at).compensate.is_none() {
+        if self.is_stranded_by(at) {
             // It is not compensated until somebody says so.
             self.hold_undo(at, STRANDED);
         }
         self.advance();
         Own::Delivered
+    }
+
+    /// Whether the saga goes back although this is done for good: it is the pivot, and nothing undoes it.
+    fn is_stranded_by(&self, at: usize) -> bool {
+        self.is_backward() && self.def(at).pivot && self.def(at).compensate.is_none()
     }
 
     /// It is tried again if it may be.
@@ -910,8 +915,7 @@ impl Work<'_> {
 
     /// Whether somebody is at it just now.
     fn is_leased(&self, at: usize) -> bool {
-        let carrier = self.look(at).carrier;
-        carrier.is_some_and(|carrier| self.live.get(&carrier.message) == Some(&Standing::Leased))
+        self.look(at).standing(self.live) == Some(Standing::Leased)
     }
 
     /// Sends a step, or asks whether it was done if that is not known.
@@ -1132,9 +1136,8 @@ impl Work<'_> {
                     // All was taken for undone, and is not.
                     saga.ended = None;
                 }
-                let stranded = back && pivot && !undoable && saga.ended.is_none();
-                if stranded {
-                    saga.quarantined = Some(STRANDED.to_owned());
+                if self.is_stranded_by(at) {
+                    self.next.snapshot.quarantined = Some(STRANDED.to_owned());
                     self.stop();
                 }
                 if back {
@@ -1155,21 +1158,13 @@ impl Work<'_> {
         if self.look(at).progress == Progress::Done {
             return;
         }
-        let untried = self.look(at).undo_attempts == 0 && self.is_untried(at);
+        let waits = self.look(at).standing(self.live);
+        let untried = self.look(at).undo_attempts == 0 && matches!(waits, Some(Standing::Pending { attempts: 0, .. }));
         let step = self.step(at);
         (step.progress, step.output) = (Progress::Done, output);
         if untried && self.take_back(at) {
             self.advance();
         }
-    }
-
-    /// Whether nobody was ever at the message that is under way for it.
-    fn is_untried(&self, at: usize) -> bool {
-        let standing = self
-            .look(at)
-            .carrier
-            .and_then(|carrier| self.live.get(&carrier.message));
-        matches!(standing, Some(Standing::Pending { attempts: 0, .. }))
     }
 
     /// It was done, and a person had said before that it was undone. Nobody knows whether he saw it: he is asked again.

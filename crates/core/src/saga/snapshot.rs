@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Definition;
+use super::{Definition, Live, Standing};
 use crate::{MessageId, message::word_enum};
 
 word_enum!(
@@ -278,6 +278,11 @@ impl Default for StepSnapshot {
 }
 
 impl StepSnapshot {
+    /// Where the message that is under way for it stands.
+    pub fn standing(&self, live: &Live) -> Option<Standing> {
+        self.carrier.and_then(|carrier| live.get(&carrier.message)).copied()
+    }
+
     /// Whether those behind it need not wait for it.
     pub fn has_passed(&self) -> bool {
         matches!(self.progress, Progress::Done | Progress::Skipped)

@@ -188,17 +188,16 @@ impl Loaded {
 
     fn is_past(&self, pivot: usize) -> bool {
         let step = &self.snapshot.steps[pivot];
-        let standing = step.carrier.and_then(|carrier| self.live.get(&carrier.message));
-        step.may_have_happened() || standing == Some(&Standing::Leased)
+        step.may_have_happened() || step.standing(&self.live) == Some(Standing::Leased)
     }
 
     fn step(&self, at: usize) -> StepView {
         let (def, step) = (&self.definition.steps()[at], &self.snapshot.steps[at]);
         let carrier = step.carrier;
-        let standing = carrier.and_then(|carrier| self.live.get(&carrier.message));
-        let leased = standing == Some(&Standing::Leased);
+        let standing = step.standing(&self.live);
+        let leased = standing == Some(Standing::Leased);
         let made = match standing {
-            Some(Standing::Pending { attempts, .. }) => *attempts,
+            Some(Standing::Pending { attempts, .. }) => attempts,
             // One at least; how many before it, its message knows.
             Some(Standing::Leased) => 1,
             _ => 0,
