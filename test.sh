@@ -20,11 +20,13 @@ export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 [ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 open_tmpdir
 scratch=$(mktemp -d "$TMPDIR/posthouse-test.XXXXXX")
-times=() running='' since=0
+times=() running='' since=0 sessions_pid=''
 
 stop() {
     local status=$? at=$running
     timed
+    stop_pgbouncer
+    BOUNCER_PID=$sessions_pid
     stop_pgbouncer
     stop_postgres
     drop_policy
@@ -123,9 +125,13 @@ private_servers() {
     start_postgres "$scratch" fast
     export POSTHOUSE_TEST_POSTGRES=$PG_URL POSTHOUSE_TEST_PSQL=$PG_BIN/psql POSTHOUSE_TEST_PYTHON=/usr/bin/python3
     echo "PostgreSQL from $PG_BIN at $PG_URL"
+    # The suite's cases take over each other's sessions: a new one compiles and plans every function again, which took longer than most cases.
+    start_pgbouncer "$scratch" session
+    export POSTHOUSE_TEST_SESSIONS=$BOUNCER_URL
+    sessions_pid=$BOUNCER_PID BOUNCER_PORT=''
     start_pgbouncer "$scratch"
     export POSTHOUSE_TEST_PGBOUNCER=$BOUNCER_URL
-    echo "PgBouncer in front of it at $BOUNCER_URL"
+    echo "PgBouncer in front of it at $POSTHOUSE_TEST_SESSIONS (session mode) and $BOUNCER_URL (transaction mode)"
 }
 
 format() {

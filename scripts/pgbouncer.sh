@@ -1,10 +1,15 @@
-# A private PgBouncer in transaction mode, in front of a private PostgreSQL. Sourced, not run, after postgres.sh.
+# Private PgBouncers in front of a private PostgreSQL. Source this file after postgres.sh.
 #
-#   start_pgbouncer FOLDER   starts one for the server at PG_URL, and sets BOUNCER_PID and BOUNCER_URL; again: on the same port
-#   stop_pgbouncer           stops it, by process id
+#   start_pgbouncer FOLDER [transaction|session]
+#                        starts one for the server at PG_URL (default: transaction mode) and sets BOUNCER_PID, BOUNCER_URL and
+#                        BOUNCER_PORT; while BOUNCER_PORT is set, the next one listens there
+#   stop_pgbouncer       stops the one with BOUNCER_PID
 
 start_pgbouncer() {
-    local folder=$1/pgbouncer program port as=()
+    local mode=${2:-transaction} folder program port reset='' as=()
+    folder=$1/pgbouncer-$mode
+    # A session keeps its cached plans for the next client; everything else that the client set is reset.
+    [ "$mode" = transaction ] || reset='server_reset_query = SET SESSION AUTHORIZATION DEFAULT; RESET ALL; DEALLOCATE ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD SEQUENCES; DISCARD TEMP'
     [ "$(id -u)" -ne 0 ] || as=(setpriv --reuid postgres --regid postgres --init-groups)
     program=$(PATH=$PATH:/usr/sbin command -v pgbouncer) || { echo "PgBouncer is not installed: run ./test.sh once, or 'apt-get install pgbouncer' as root" >&2; return 1; }
     port=${PG_URL##*:} port=${port%%/*}
@@ -19,7 +24,8 @@ listen_addr = 127.0.0.1
 listen_port = $BOUNCER_PORT
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = $mode
+$reset
 max_client_conn = 2000
 default_pool_size = 120
 server_idle_timeout = 20

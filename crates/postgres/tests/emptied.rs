@@ -1,16 +1,16 @@
-//! Databases that one case after another has, emptied for the next one: to make a schema takes longer than most cases, and everybody who is connected
-//! has to forget what he knew of the others.
+//! Databases that the suite's cases use one after another. Each case empties its database first: to make a schema takes longer than most cases, and a
+//! new database would need new sessions.
 
 use posthouse_postgres::{Postgres, Schema};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
-use crate::fixture::{PostgresFixture, session, session_at, url};
+use crate::fixture::{PostgresFixture, session_at, sessions, url};
 
 /// The schema in each of them: not the one that statements are written for, so that one which is not put into its place is noticed.
 const SCHEMA: &str = "suite";
 
-/// A database that nobody else has until this is dropped.
+/// A database that no other test uses until this is dropped.
 pub struct Taken {
     /// Its name on the server.
     pub name: String,
@@ -32,20 +32,17 @@ pub fn at(url: &str, database: &str) -> String {
     format!("{server}/{database}")
 }
 
-/// Takes an empty database. Those of a pooler are apart: it keeps connections to them, which whoever is not behind one ends.
-pub async fn take(pooled: bool) -> Taken {
-    let (owner, driver) = session().await;
-    let number = free(&owner, pooled).await;
-    let name = format!("{SCHEMA}_{}_{number}", if pooled { "pooled" } else { "direct" });
+/// Takes an empty database. Poolers keep idle sessions of it, which stay.
+pub async fn take() -> Taken {
+    let (owner, driver) = session_at(&sessions()).await;
+    let name = format!("{SCHEMA}_{}", free(&owner).await);
     let schema = Schema::new(SCHEMA).unwrap();
     if !is_whole(&owner, &name).await {
         make(&owner, &name, &schema).await;
     }
-    let own = at(&url(), &name);
-    let (control, task) = session_at(&own).await;
-    let ask = include_str!("end_others.sql");
-    // Ends: who is told to end does, as soon as his statement is over.
-    while control.query_one(ask, &[&pooled]).await.unwrap().get::<_, i64>(0) > 0 {
+    let (control, task) = session_at(&at(&sessions(), &name)).await;
+    // Ends: a session that is told to end does so after its statement.
+    while control.query_one(END_OTHERS, &[]).await.unwrap().get::<_, i64>(0) > 0 {
         tokio::task::yield_now().await;
     }
     control.batch_execute(include_str!("empty.sql")).await.unwrap();
@@ -58,13 +55,18 @@ pub async fn take(pooled: bool) -> Taken {
     }
 }
 
-/// The first number that no other test has.
-async fn free(owner: &Client, pooled: bool) -> i32 {
+/// Ends the sessions of an earlier test that still work, and answers how many there were.
+const END_OTHERS: &str = "
+    SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' AND state <> 'idle'";
+
+/// The first number that no other test holds.
+async fn free(owner: &Client) -> i32 {
     let mut number = 0;
-    // Ends: there are not so many tests at a time.
+    // Ends: a few tests run at a time.
     loop {
         let row = owner
-            .query_one("SELECT pg_try_advisory_lock($1, $2)", &[&i32::from(pooled), &number])
+            .query_one("SELECT pg_try_advisory_lock(1, $1)", &[&number])
             .await
             .unwrap();
         if row.get(0) {

@@ -42,6 +42,12 @@ fn pooler() -> String {
         .expect("POSTHOUSE_TEST_PGBOUNCER is not set; run ./test.sh, which starts a private PgBouncer")
 }
 
+/// The same server through a pooler in session mode: a client gets a session that an earlier client has used.
+pub fn sessions() -> String {
+    std::env::var("POSTHOUSE_TEST_SESSIONS")
+        .expect("POSTHOUSE_TEST_SESSIONS is not set; run ./test.sh, which starts a private PgBouncer")
+}
+
 /// A session of its own, with the task that drives it.
 pub async fn session() -> (Client, JoinHandle<()>) {
     session_at(&url()).await
@@ -113,18 +119,18 @@ impl PostgresFixture {
         Self::fresh(true).await
     }
 
-    /// A database that other cases have had before.
+    /// A database and sessions that earlier cases have used. A new session would compile and plan every function again.
     pub async fn emptied() -> Self {
-        let taken = emptied::take(false).await;
-        let direct = emptied::at(&url(), &taken.name);
-        Self::of(taken.schema.clone(), direct.clone(), direct, false, Some(taken)).await
+        let taken = emptied::take().await;
+        let url = emptied::at(&sessions(), &taken.name);
+        Self::of(taken.schema.clone(), url.clone(), url, false, Some(taken)).await
     }
 
     /// The same, and everything but the tests' own hand on the clock goes through the pooler; and leases stand together, so that no third run is
     /// needed for those.
     pub async fn pooled() -> Self {
-        let taken = emptied::take(true).await;
-        let [through, direct] = [pooler(), url()].map(|url| emptied::at(&url, &taken.name));
+        let taken = emptied::take().await;
+        let [through, direct] = [pooler(), sessions()].map(|url| emptied::at(&url, &taken.name));
         Self::of(taken.schema.clone(), through, direct, true, Some(taken)).await
     }
 
