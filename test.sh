@@ -197,6 +197,7 @@ trips_story() {
 beside() {
     local app file
     unset RUSTC_WORKSPACE_WRAPPER
+    export CARGO_PROFILE_DEV_DEBUG=line-tables-only
     for app in examples/drivers/*/; do
         file=$scratch/$(basename "$app").db
         cargo generate-lockfile --quiet --manifest-path "$app/Cargo.toml" 2>"$scratch/resolve" || {
