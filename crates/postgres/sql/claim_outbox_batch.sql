@@ -5,17 +5,18 @@ DECLARE
     n CONSTANT int := cardinality(p_seq);
     own CONSTANT bigint[] := ARRAY(SELECT s FROM unnest(p_seq) s ORDER BY s);
 BEGIN
-    -- A lease so short that it is over already would be taken for one under which something was sent.
+    -- Without its lease a message cannot be released, and its attempt would count.
     IF 'settled' <> ANY (settle(own, array_fill(p_token, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(0::bigint, ARRAY[n]), array_fill(2::bigint, ARRAY[n]), NULL,
                    array_fill(0::bigint, ARRAY[n]),
                    ARRAY(SELECT l.max_attempts::bigint FROM unnest(own) WITH ORDINALITY s(seq, o) CROSS JOIN LATERAL (SELECT v.max_attempts FROM live v WHERE v.seq = s.seq OFFSET 0) l ORDER BY s.o),
                    NULL, NULL, NULL)) THEN
-        RAISE 'a lease was over before it was granted' USING ERRCODE = '40001';
+        RAISE 'the claim took longer than half of its lease, and grants nothing' USING ERRCODE = 'P7012';
     END IF;
 END $$;
 
 -- Claims for workers in any language: settles what ran out, then grants up to batch_size leases under one fresh token. With a
--- tenant, it neither settles nor moves anything of another's.
+-- tenant, it neither settles nor moves anything of another's. Each lease has at least half of lease_seconds left when the function returns: a claim that takes longer raises
+-- P7012, and its caller claims again.
 CREATE OR REPLACE FUNCTION posthouse.claim_outbox_batch(
     batch_size int, worker_id text, lease_seconds double precision, namespaces text[] DEFAULT NULL, tenant text DEFAULT NULL,
     max_bytes bigint DEFAULT NULL, not_topics text[] DEFAULT '{}')
@@ -27,6 +28,8 @@ DECLARE
     again boolean := true;
     granted boolean := false;
     sagas bigint[] := '{}';
+    -- Before the look that granted: its leases began no earlier.
+    began timestamptz;
     g record;
 BEGIN
     IF batch_size IS NULL OR batch_size NOT BETWEEN 1 AND 10000 THEN
@@ -52,6 +55,7 @@ BEGIN
     FOR look IN 1..8 LOOP
         EXIT WHEN NOT again;
         again := false;
+        began := clock();
         FOR g IN SELECT * FROM grant_leases(
             batch_size, worker_id, token, (lease_seconds * 1000)::bigint, max_bytes, CASE WHEN namespaces = '{}' THEN NULL ELSE namespaces END,
             claim_outbox_batch.tenant, coalesce(not_topics, '{}'), '{}', '{}', -9223372036854775808, 9223372036854775807)
@@ -69,5 +73,10 @@ BEGIN
         END LOOP;
         again := again OR cardinality(sagas) > 0 AND NOT granted;
     END LOOP;
-    IF sagas <> '{}' THEN PERFORM leave_to_relays(sagas, token); END IF;
+    IF sagas <> '{}' THEN
+        PERFORM leave_to_relays(sagas, token);
+        IF granted AND clock() > began + make_interval(secs => lease_seconds / 2) THEN
+            RAISE 'the claim took longer than half of its lease, and grants nothing' USING ERRCODE = 'P7012';
+        END IF;
+    END IF;
 END $$;

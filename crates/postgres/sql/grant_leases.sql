@@ -12,6 +12,11 @@
 -- messages that are granted for the first time stand together in one record, from so many on: not for whoever settles one of them in a
 -- transaction of its own, which would keep the others waiting. p_keys is the floor of the keys (`sample_floor`); 0 is always right.
 --
+-- The clock is read three times. `t`, before anything is locked, judges what is due. `granted_at`, after a statement has locked what it picked, is when its leases begin: an
+-- earlier time would shorten the leases by every wait for a lock or a disk, and `started_at` would lie before the `finished_at` of the attempt before. At the end it is read again: if less than
+-- half of a lease is left, the function raises P7012. The transaction rolls back, so nothing is granted and no attempt is counted. A block with EXCEPTION would give the same
+-- answer without an error, but costs each claim a subtransaction.
+--
 -- A row without a number is no message, but a remark, told apart by `kind`: 1 free ones may be left, so look again; 2 from this place on this claim kept others away from messages that
 -- it did not take, and they may have passed them; 3 there may be more lanes with work than it found; 4 `blocks` says whether leases may have run out.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
@@ -27,7 +32,13 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
 #variable_conflict use_column
 DECLARE
     t CONSTANT timestamptz := clock();
-    until CONSTANT timestamptz := t + p_lease_ms * interval '1 millisecond';
+    lease CONSTANT interval := p_lease_ms * interval '1 millisecond';
+    granted_at timestamptz;
+    until timestamptz;
+    -- The earliest deadline that this claim grants.
+    first_until timestamptz;
+    -- The earliest deliver-by among the picks.
+    first_lapse timestamptz;
     left_rows int := p_batch;
     left_bytes bigint := coalesce(p_max_bytes, 9223372036854775807);
     picks tid[];
@@ -88,8 +99,18 @@ BEGIN
         EXIT WHEN round = 7 AND keyless OR round = 8 AND near;
         CONTINUE WHEN round = 1 AND keyless;
         IF round IN (1, 7, 8) THEN
-            SELECT k.picks, k.bytes, hidden OR k.more INTO picks, picked_bytes, hidden
+            SELECT k.picks, k.bytes, k.first_lapse, hidden OR k.more INTO picks, picked_bytes, first_lapse, hidden
             FROM pick_keyed(CASE round WHEN 1 THEN half ELSE left_rows END, CASE round WHEN 8 THEN 1 ELSE 8 END, p_token, t, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, round = 1, left_halves, p_keys, near) k;
+            granted_at := clock();
+            until := granted_at + lease;
+            IF first_lapse <= granted_at THEN
+                -- A deliver-by passed after the pick. The run ends before that message; the next claim ends the message.
+                SELECT array_agg(x.c), sum(x.bytes) INTO picks, picked_bytes FROM (
+                    SELECT k.ctid AS c, k.bytes, bool_and((k.deliver_by <= granted_at) IS NOT TRUE) OVER (PARTITION BY k.lane, k.key_hash, k.key ORDER BY k.pos ROWS UNBOUNDED PRECEDING) AS run
+                    FROM keyed k WHERE k.ctid = ANY (picks)) x
+                WHERE x.run;
+                hidden := true;
+            END IF;
             -- Without a free key at first, there is none to come back to.
             EXIT WHEN picks IS NULL AND round > 1;
             keyless := picks IS NULL;
@@ -106,10 +127,10 @@ BEGIN
             -- What was not visited when it was granted, behind the head, may stand below the floor: it is as if it came back.
             l AS (
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, pos, line, epoch, attempts, generation, bytes, key_hash, max_attempts, releases, blocks, worker, key)
-                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.pos, CASE WHEN d.wait = 0 THEN d.line ELSE 0 END, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
+                SELECT d.seq, p_token, until, granted_at, d.lane, d.deliver_by, d.pos, CASE WHEN d.wait = 0 THEN d.line ELSE 0 END, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.key_hash, d.max_attempts, d.releases, d.blocks, p_worker, d.key FROM d),
             h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d HAVING count(*) > 0)
             SELECT d.seq, d.lane, d.pos, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, d.blocks,
-                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
+                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(granted_at, d.deliver_by), m.kind, m.parent, m.destination
             FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m ORDER BY d.pos;
         ELSIF round = 2 OR lapsed > 0 OR parked_ones THEN
             -- What was parked has waited longest, and another claimer would park it again before it is at the front.
@@ -126,6 +147,8 @@ BEGIN
                 FROM pick_ready(left_rows, left_bytes, left_rows = p_batch, p_namespaces, p_tenant, p_not_topics, own, ranges.los, ranges.his, p_lanes, p_floors, p_lo, p_hi, left_halves) k;
             END IF;
             IF picks IS NULL THEN lapsed := 0; CONTINUE; END IF;
+            granted_at := clock();
+            until := granted_at + lease;
             -- The place of one that was parked says nothing about those before it in its line, so the claimer is told none.
             RETURN QUERY
             WITH d AS (
@@ -134,23 +157,26 @@ BEGIN
             -- Past its deliver-by: it ends here, unsent and without a grant.
             x AS (
                 INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
-                SELECT d.seq, t, d.epoch, d.attempts, d.generation, d.max_attempts, 3, false, false FROM d WHERE d.deliver_by <= t),
+                SELECT d.seq, granted_at, d.epoch, d.attempts, d.generation, d.max_attempts, 3, false, false FROM d WHERE d.deliver_by <= granted_at),
             l AS (
                 INSERT INTO leased (seq, token, until, started_at, lane, deliver_by, epoch, attempts, generation, bytes, max_attempts, releases, worker)
-                SELECT d.seq, p_token, until, t, d.lane, d.deliver_by, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker
-                FROM d WHERE (d.deliver_by <= t) IS NOT TRUE AND NOT d.together),
+                SELECT d.seq, p_token, until, granted_at, d.lane, d.deliver_by, d.epoch + 1, d.attempts + 1, d.generation, d.bytes, d.max_attempts, d.releases, p_worker
+                FROM d WHERE (d.deliver_by <= granted_at) IS NOT TRUE AND NOT d.together),
             b AS (
                 INSERT INTO lot (token, n, until, started_at, lane, half, max_attempts, worker, span, seqs)
-                SELECT p_token, row_number() OVER (), until, t, d.lane, tenant_half(p_tenant), d.max_attempts, p_worker, int8range(min(d.seq), max(d.seq), '[]'), range_agg(int8range(d.seq, d.seq + 1))
+                SELECT p_token, row_number() OVER (), until, granted_at, d.lane, tenant_half(p_tenant), d.max_attempts, p_worker, int8range(min(d.seq), max(d.seq), '[]'), range_agg(int8range(d.seq, d.seq + 1))
                 FROM d WHERE d.together GROUP BY d.lane, d.max_attempts),
-            h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= t) IS NOT TRUE AND NOT d.together HAVING count(*) > 0)
+            h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= granted_at) IS NOT TRUE AND NOT d.together HAVING count(*) > 0)
             SELECT d.seq, d.lane, CASE WHEN parked_ones THEN 0 ELSE d.pos END, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
-                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(t, d.deliver_by), m.kind, m.parent, m.destination
-            FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m WHERE (d.deliver_by <= t) IS NOT TRUE ORDER BY d.pos;
+                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(granted_at, d.deliver_by), m.kind, m.parent, m.destination
+            FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m WHERE (d.deliver_by <= granted_at) IS NOT TRUE ORDER BY d.pos;
         ELSE
             CONTINUE;
         END IF;
         GET DIAGNOSTICS granted = ROW_COUNT;
+        IF granted > 0 THEN
+            first_until := coalesce(first_until, until);
+        END IF;
         lapsed := cardinality(picks) - granted;
         truncated := round BETWEEN 2 AND 6 AND lapsed > 0;
         left_rows := left_rows - granted;
@@ -178,6 +204,10 @@ BEGIN
         RETURN NEXT;
     ELSIF p_bell IS NOT NULL AND (left_rows < p_batch - 1 OR left_rows = 0) THEN
         DELETE FROM sleeper s WHERE s.bell = p_bell AND s.worker = p_worker;
+    END IF;
+    -- Last, after everything that may wait. The commit may still wait for the disk or a standby: the caller counts the lease from before its call.
+    IF first_until - clock() < lease / 2 THEN
+        RAISE 'the claim took longer than half of its lease, and grants nothing' USING ERRCODE = 'P7012';
     END IF;
 END $$;
 

@@ -2,6 +2,7 @@
 -- until commit; a lock on its head would not do, because a relaxed producer or a retry can put another message before the
 -- head at any time. Two statements on purpose: the second one's snapshot is taken under the lock, so it sees whatever the
 -- last holder of the key committed. `more` says that nothing was found, but that there may be something: keys were put out of the way, or were another's when they were found.
+-- `first_lapse` is the earliest deliver-by among the picks.
 --
 -- Whether a key is held is asked for each key by (SELECT true ... LIMIT 1) IS NULL. NOT EXISTS would become a join, which reads all that
 -- is held, and all that ever was and is not cleaned up yet, for each claim.
@@ -12,7 +13,7 @@
 CREATE OR REPLACE FUNCTION posthouse.pick_keyed(
     p_most int, p_depth int, p_token uuid, p_now timestamptz, p_max_bytes bigint, p_first boolean, p_namespaces text[], p_tenant text, p_not_topics text[],
     p_own bigint[], p_los bigint[], p_his bigint[], p_sweep boolean, p_left bigint[], p_floor bigint, p_near boolean,
-    OUT picks tid[], OUT bytes bigint, OUT more boolean)
+    OUT picks tid[], OUT bytes bigint, OUT more boolean, OUT first_lapse timestamptz)
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -84,11 +85,11 @@ BEGIN
     -- 2: with a fresh snapshot, the run of due messages from each head on; nothing if the head is no longer the first of its
     -- key, or if any message of the key is leased by somebody else.
     WITH runs AS MATERIALIZED (
-        SELECT y.c, y.bytes, y.rank, u.o
+        SELECT y.c, y.bytes, y.deliver_by, y.rank, u.o
         FROM unnest(l, h, k, p) WITH ORDINALITY u(l, h, k, p, o)
         CROSS JOIN LATERAL (
-            SELECT x.c, x.bytes, x.rank FROM (
-                SELECT z.c, z.bytes, row_number() OVER w AS rank, min(z.pos) OVER () AS head,
+            SELECT x.c, x.bytes, x.deliver_by, x.rank FROM (
+                SELECT z.c, z.bytes, z.deliver_by, row_number() OVER w AS rank, min(z.pos) OVER () AS head,
                        bool_and(z.due_at <= p_now AND (z.deliver_by <= p_now) IS NOT TRUE
                                 AND (cardinality(p_not_topics) = 0 OR EXISTS (SELECT FROM message m WHERE m.seq = z.seq AND m.topic <> ALL (p_not_topics)))) OVER w AS run
                 FROM (
@@ -103,9 +104,9 @@ BEGIN
         WHERE (SELECT true FROM leased b WHERE b.lane = u.l AND b.key_hash = u.h AND b.key = u.k AND b.key IS NOT NULL AND b.pos > p_floor AND b.token <> p_token ORDER BY b.pos LIMIT 1) IS NULL
           AND (SELECT true FROM leased b WHERE b.lane = u.l AND ~b.key_hash = ~u.h AND b.key = u.k AND b.key IS NOT NULL AND b.line <> b.pos AND b.token <> p_token ORDER BY b.pos LIMIT 1) IS NULL),
     ranked AS (
-        SELECT r.c, r.bytes, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM runs r
+        SELECT r.c, r.bytes, r.deliver_by, sum(r.bytes) OVER w AS weight, row_number() OVER w AS n FROM runs r
         WINDOW w AS (ORDER BY r.rank, r.o ROWS UNBOUNDED PRECEDING))
-    SELECT array_agg(r.c), sum(r.bytes), (SELECT count(DISTINCT r.o) FROM runs r) INTO picks, bytes, found_keys
+    SELECT array_agg(r.c), sum(r.bytes), min(r.deliver_by), (SELECT count(DISTINCT r.o) FROM runs r) INTO picks, bytes, first_lapse, found_keys
     FROM ranked r WHERE r.n <= p_most AND (r.weight <= p_max_bytes OR r.n = 1 AND p_first);
     -- Those that another claim has just let go of are seen as it left them only now; behind them there may be others.
     more := more OR found_keys = 0;

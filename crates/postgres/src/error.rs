@@ -20,8 +20,9 @@ pub fn from_sqlstate(state: &str, message: &str, detail: Option<&str>, hint: Opt
         "P7002" => last_id(message).map_or(Error::Internal(source), Error::LeaseLost),
         "P7005" => last_id(message).map_or(Error::Internal(source), Error::NotFound),
         "P7006" => Error::Invalid(invalid(message)),
-        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first; the lock table is full.
-        "40001" | "40P01" | "55P03" | "23505" | "53200" | "P7010" => Error::Contention(source),
+        // Deadlock, serialisation failure, lock not available; a rival with the same id committed first; the lock table is full; a deadline passed before
+        // a settlement had its locks; a claim took longer than half of its lease.
+        "40001" | "40P01" | "55P03" | "23505" | "53200" | "P7010" | "P7012" => Error::Contention(source),
         "57014" => Error::Timeout(source),
         // The schema, a table or a function is missing, or has other arguments.
         "3F000" | "42P01" | "42883" => Error::Schema(format!(

@@ -19,6 +19,7 @@ mod fixture;
 #[allow(dead_code)]
 mod floors;
 mod lanes;
+mod late;
 mod measures;
 mod migrating;
 mod pooler;
