@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{AttemptOutcome, Delivery, Invalid, Kind, LeaseToken, Limits, MessageId, OnDead, SagaId, Standing, State};
+use crate::{
+    AttemptOutcome, Delivery, Error, Invalid, Kind, LeaseToken, Limits, MessageId, OnDead, SagaId, Standing, State,
+};
 
 /// What a worker asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +87,20 @@ impl Claim {
     pub fn not_tenant(mut self, tenant: impl Into<String>) -> Self {
         self.not_tenants.push(tenant.into());
         self
+    }
+
+    /// Refuses a claim that took this long, from the start of its leases to its commit, by the store's clock: less than half of each lease would be left. The
+    /// store rolls the claim back. A message that is granted so late can hardly be sent, and its attempt would count.
+    pub fn check_in_time(&self, took: Duration) -> Result<(), Error> {
+        if took <= self.lease / 2 {
+            return Ok(());
+        }
+        let late = format!(
+            "the claim took {} ms, longer than half of its lease of {} ms, and grants nothing",
+            took.as_millis(),
+            self.lease.as_millis()
+        );
+        Err(Error::Contention(late.into()))
     }
 
     /// Refuses what makes no sense.
@@ -219,6 +235,16 @@ impl Conflict {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn claim_is_in_time_while_half_of_its_lease_is_left() {
+        let claim = Claim::new("w", 10, Duration::from_secs(15));
+        let half = Duration::from_millis(7500);
+        claim.check_in_time(Duration::ZERO).unwrap();
+        claim.check_in_time(half).unwrap();
+        let late = claim.check_in_time(half + Duration::from_millis(1));
+        assert!(matches!(late, Err(Error::Contention(_))), "{late:?}");
+    }
 
     #[test]
     fn a_claim_is_checked_before_any_traffic() {

@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 58] = [
+const MISTAKES: [Mistake; 59] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -110,6 +110,13 @@ const MISTAKES: [Mistake; 58] = [
             "death_on_the_last_attempt_ends_in_dead",
             "attempts_are_gapless_and_epochs_rise",
         ],
+    },
+    Mistake {
+        name: "a claim that was held up grants leases that are over",
+        file: "grant_leases",
+        right: "IF first_until - clock() < lease / 2 THEN",
+        wrong: "IF false THEN",
+        cases: &["claim_longer_than_half_its_lease_grants_nothing"],
     },
     Mistake {
         name: "tenants that are known hide their neighbours",
@@ -532,6 +539,7 @@ controls! {
     cursor_polling_is_noticed: "cursor polling",
     a_forgetful_dedupe_is_noticed: "dedupe that forgets",
     attempts_counted_at_settle_are_noticed: "attempts counted at settle",
+    late_grants_are_noticed: "a claim that was held up grants leases that are over",
     hidden_neighbours_are_noticed: "tenants that are known hide their neighbours",
     an_unused_share_that_is_left_is_noticed: "what is left of a share is left",
     a_late_end_that_counts_is_noticed: "the end of a holder whose time is up counts",

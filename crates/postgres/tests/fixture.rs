@@ -260,6 +260,17 @@ impl Fixture for PostgresFixture {
         self.run(&sql).await;
     }
 
+    async fn hold_up_claims(&self, by: Duration) {
+        let sql = format!(
+            "UPDATE posthouse.test_clock SET claims_take = {} * interval '1 microsecond';
+             CREATE OR REPLACE FUNCTION posthouse.test_hold_up() RETURNS trigger LANGUAGE plpgsql AS
+                 'BEGIN UPDATE posthouse.test_clock SET at = at + claims_take; RETURN NULL; END';
+             CREATE OR REPLACE TRIGGER test_hold_up AFTER INSERT ON posthouse.leased EXECUTE FUNCTION posthouse.test_hold_up()",
+            by.as_micros()
+        );
+        self.run(&sql).await;
+    }
+
     async fn now(&self) -> Timestamp {
         let row = self
             .control

@@ -389,9 +389,10 @@ async fn operators_have_the_last_word(place: Place) {
     let told = place.post("resolved", &order("ACME")).await;
     assert_eq!((told.status, told.body.as_str()), (200, "executed by phone: B-77"));
     place.post("stuck", &order("ACME")).await;
-    let claim = posthouse::Claim::new("dead", 10, Duration::from_millis(1));
+    // Long enough that half of it is left when the claim commits.
+    let claim = posthouse::Claim::new("dead", 10, Duration::from_millis(500));
     assert_eq!(place.store.store().claim(&claim).await.unwrap().len(), 1);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(520)).await;
     assert_eq!(repair(&*place.store.store(), 10).await.unwrap(), 1);
     let worker = place.worker("A");
     assert_eq!(place.ended("stuck", &order("ACME")).await.status, 200);

@@ -66,7 +66,10 @@ pub(crate) fn claim(tx: &Connection, claim: &Claim, floors: &mut Floors) -> Resu
     }
     let token = LeaseToken(Uuid::new_v4());
     grant(tx, claim, &scope, token, &chosen.free)?;
-    granted(tx, &chosen.free, token, scope.now)
+    let granted = granted(tx, &chosen.free, token, scope.now)?;
+    // The leases began when the transaction had the write lock. An error rolls it back.
+    claim.check_in_time(clock::since(tx, scope.now)?)?;
+    Ok(granted)
 }
 
 /// Moves into line what has become due, or has lapsed.

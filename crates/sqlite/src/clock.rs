@@ -15,6 +15,12 @@ pub(crate) fn now(tx: &Connection) -> Result<i64, Error> {
         .map_err(plain)
 }
 
+/// How long ago this was, by the store's clock.
+pub(crate) fn since(tx: &Connection, at: i64) -> Result<Duration, Error> {
+    let passed = now(tx)?.saturating_sub(at);
+    Ok(Duration::from_micros(u64::try_from(passed).unwrap_or_default()))
+}
+
 /// A duration in the clock's unit; cut where a time could overflow.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4)

@@ -106,6 +106,16 @@ impl Fixture for SqliteFixture {
         tokio::task::spawn_blocking(moved).await.unwrap();
     }
 
+    async fn hold_up_claims(&self, by: Duration) {
+        let by = by.as_micros();
+        let trigger = format!(
+            "DROP TRIGGER IF EXISTS test_hold_up;
+             CREATE TRIGGER test_hold_up AFTER INSERT ON posthouse_leased WHEN (SELECT count(*) FROM posthouse_leased) = 1
+             BEGIN UPDATE test_clock SET now = now + {by}; END;"
+        );
+        self.connect().execute_batch(&trigger).unwrap();
+    }
+
     async fn now(&self) -> Timestamp {
         let now = self
             .connect()

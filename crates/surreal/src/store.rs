@@ -15,7 +15,7 @@ use posthouse_core::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -232,11 +232,26 @@ impl<C: Connection> Store for SurrealDb<C> {
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
         let mut memory = self.inner.claims.lock().await;
-        let tries = AtomicUsize::new(0);
-        let granted = with_work!(self, |work| {
-            let lost = tries.fetch_add(1, Ordering::Relaxed);
-            claim::claim(&mut work, claim, &memory, lost).await
-        })?;
+        let (tries, late) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let options = &self.inner.options;
+        // A claim that lost to others is tried again at once; one that was too slow is not, because it would be as slow again.
+        let granted = transact!(
+            self.inner.db,
+            if late.load(Ordering::Relaxed) { 0 } else { MOST_TURNS },
+            |tx| {
+                let mut work = Work::begin(&tx, options).await?;
+                let lost = tries.fetch_add(1, Ordering::Relaxed);
+                let granted = claim::claim(&mut work, claim, &memory, lost).await?;
+                if !granted.claimed.is_empty() {
+                    // The leases began with the transaction, which an error cancels.
+                    let took = settings::look(&tx).await?.0 - work.now;
+                    let in_time = claim.check_in_time(Duration::from_micros(u64::try_from(took).unwrap_or_default()));
+                    late.store(in_time.is_err(), Ordering::Relaxed);
+                    in_time?;
+                }
+                Ok(granted)
+            }
+        )?;
         memory.learn(&claim.not_topics, granted.learnt);
         if claim.wakes(granted.claimed.len()) {
             self.inner.bell.rest();

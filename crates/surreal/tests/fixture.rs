@@ -117,6 +117,14 @@ impl Fixture for SurrealFixture {
         moved.unwrap().check().unwrap();
     }
 
+    async fn hold_up_claims(&self, by: Duration) {
+        let by = by.as_micros();
+        let event = format!(
+            "DEFINE EVENT OVERWRITE test_hold_up ON posthouse_leased WHEN $event = 'CREATE' THEN {{ UPDATE test_clock:now SET now += {by} }}"
+        );
+        self.db.client().query(event).await.unwrap().check().unwrap();
+    }
+
     async fn now(&self) -> Timestamp {
         let mut now = self.db.client().query("RETURN fn::posthouse_clock()").await.unwrap();
         Timestamp::from_micros(now.take::<Option<i64>>(0).unwrap().unwrap())

@@ -29,6 +29,9 @@ pub trait Fixture: Send + Sync {
     /// Moves the store's clock forward. Between calls it stands still.
     async fn advance(&self, by: Duration);
 
+    /// From now on each claim takes this long by the store's clock, from the start of its leases to its commit; zero ends that.
+    async fn hold_up_claims(&self, by: Duration);
+
     /// The store's clock.
     async fn now(&self) -> Timestamp;
 

@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 17] = [
+const CONTROLS: [(Flaw, &[&str]); 18] = [
     (
         Flaw::NoFence,
         &[
@@ -94,6 +94,7 @@ const CONTROLS: [(Flaw, &[&str]); 17] = [
             "what_becomes_due_is_claimed_once",
         ],
     ),
+    (Flaw::LateGrants, &["claim_longer_than_half_its_lease_grants_nothing"]),
     (
         Flaw::HeadDoesNotHold,
         &[

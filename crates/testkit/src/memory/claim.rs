@@ -1,7 +1,7 @@
 //! Claim: who may have what, and in which order.
 
 use posthouse_core::{
-    Claim, Claimed, DeadReason, Delivery, Event, LeaseToken, RetryPolicy, State, Step,
+    Claim, Claimed, DeadReason, Delivery, Error, Event, LeaseToken, RetryPolicy, State, Step,
     ledger::End,
     machine::{Ctx, step},
 };
@@ -22,7 +22,7 @@ struct Found {
 
 impl Tables {
     /// What is granted, and whether that is all that was free.
-    pub(super) fn claim(&mut self, claim: &Claim) -> (Vec<Claimed>, bool) {
+    pub(super) fn claim(&mut self, claim: &Claim) -> Result<(Vec<Claimed>, bool), Error> {
         let found = self.look(claim);
         for seq in found.lapsed {
             self.meet(seq, Event::Lapsed);
@@ -32,8 +32,11 @@ impl Tables {
         let free: usize = found.free.values().map(VecDeque::len).sum();
         let chosen = self.choose(claim, found.free);
         let complete = chosen.len() == free;
+        if !chosen.is_empty() && !self.has(Flaw::LateGrants) {
+            claim.check_in_time(self.claims_take)?;
+        }
         let granted = chosen.into_iter().filter_map(|seq| self.grant(claim, token, seq));
-        (granted.collect(), complete)
+        Ok((granted.collect(), complete))
     }
 
     /// Applies an event that is no end of a lease; a state that does not allow it is left as it is.

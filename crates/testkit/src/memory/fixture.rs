@@ -54,6 +54,10 @@ impl Fixture for MemoryFixture {
         self.0.advance(by);
     }
 
+    async fn hold_up_claims(&self, by: Duration) {
+        self.0.hold_up_claims(by);
+    }
+
     async fn now(&self) -> Timestamp {
         self.0.now()
     }

@@ -19,6 +19,8 @@ pub enum Flaw {
     DedupeByLock,
     /// An attempt is counted when it is reported, not when the lease is granted.
     AttemptsAtSettle,
+    /// A claim grants leases that are over before it commits.
+    LateGrants,
     /// A message that is not due yet is stepped over, and the later ones of its key overtake it.
     HeadDoesNotHold,
     /// When a message of a run goes back to its key, its holder keeps the rest of the run.
@@ -41,7 +43,7 @@ pub enum Flaw {
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -50,6 +52,7 @@ impl Flaw {
         Self::CursorPolling,
         Self::DedupeByLock,
         Self::AttemptsAtSettle,
+        Self::LateGrants,
         Self::HeadDoesNotHold,
         Self::RunGoesOn,
         Self::ExpiryKeepsRun,

@@ -174,6 +174,11 @@ impl Memory {
         self.ring();
     }
 
+    /// From now on each claim takes this long by the store's clock.
+    pub fn hold_up_claims(&self, by: Duration) {
+        self.with(|tables| tables.claims_take = by);
+    }
+
     /// Every record of every table, one on each line.
     pub fn dump(&self) -> String {
         self.with(|tables| tables.dump())
@@ -255,8 +260,14 @@ impl Store for Memory {
 
     async fn look(&self, claim: &Claim) -> Result<Look, Error> {
         claim.check()?;
-        let (ran_out, (granted, complete)) =
-            self.with(|tables| (!tables.expired(i64::MIN, 1).is_empty(), tables.claim(claim)));
+        let (ran_out, granted, took) = self.with(|tables| {
+            let ran_out = !tables.expired(i64::MIN, 1).is_empty();
+            (ran_out, tables.claim(claim), tables.claims_take)
+        });
+        if !took.is_zero() {
+            self.advance(took);
+        }
+        let (granted, complete) = granted?;
         if claim.wakes(granted.len()) {
             self.bell.marked.store(false, Ordering::Relaxed);
         }

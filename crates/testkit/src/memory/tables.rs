@@ -7,7 +7,10 @@ use posthouse_core::{
     ledger::{self, EntryKey, Fingerprint},
     saga::{Beginning, Definition},
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use super::{
     Flaw, Options, START,
@@ -135,6 +138,8 @@ pub(super) struct Tables {
     pub served: Option<Lane>,
     /// Whether something may have become claimable.
     pub news: bool,
+    /// How long each claim takes by the store's clock.
+    pub claims_take: Duration,
     /// Only flawed stores read these two.
     pub cursor: i64,
     pub granted: HashMap<LeaseToken, String>,
@@ -228,6 +233,7 @@ impl Tables {
             open: BTreeMap::new(),
             served: None,
             news: false,
+            claims_take: Duration::ZERO,
             cursor: 0,
             granted: HashMap::new(),
             drawn: 0,

@@ -522,6 +522,41 @@ async fn claim_until_empty(store: Arc<dyn Store>, worker: String) -> Vec<Claimed
     }
 }
 
+/// P8. A message that a slow claim could hardly send is not granted: no attempt is counted, and it never dies of that. Three such claims would spend its budget.
+pub async fn claim_longer_than_half_its_lease_grants_nothing(fx: &dyn Fixture) {
+    let plain = put(fx, message("plain").max_attempts(3)).await;
+    let keyed = put(fx, keyed("k", "keyed").max_attempts(3)).await;
+    let store = fx.store().await;
+    for took in [LEASE / 2 + SECOND, LEASE, LEASE * 2] {
+        fx.hold_up_claims(took).await;
+        let late = store.claim(&ask(10)).await;
+        fx.hold_up_claims(Duration::ZERO).await;
+        match late {
+            Ok(granted) => assert!(granted.is_empty(), "granted after {took:?}: {granted:?}"),
+            Err(Error::Contention(_)) => {}
+            Err(other) => panic!("after {took:?}: {other:?}"),
+        }
+        // If it was granted all the same, that lease is over now.
+        fx.advance(LEASE * 2).await;
+        expire(fx).await;
+    }
+    for id in [plain, keyed] {
+        let found = view(fx, id).await;
+        assert_eq!((found.state, found.attempts, found.epoch), (State::Pending, 0, 0));
+        assert!(fx.admin().await.attempts(id).await.unwrap().is_empty());
+    }
+    fx.hold_up_claims(LEASE / 4).await;
+    let granted = store.claim(&ask(10)).await.unwrap();
+    fx.hold_up_claims(Duration::ZERO).await;
+    assert_eq!(granted.len(), 2, "half of the lease is left");
+    assert!(granted.iter().all(|one| one.delivery.attempt == 1));
+    deliver(&*store, &granted).await;
+    assert_eq!(
+        (state(fx, plain).await, state(fx, keyed).await),
+        (State::Done, State::Done)
+    );
+}
+
 /// The operator sees who holds it and until when.
 pub async fn a_grant_is_visible_at_once(fx: &dyn Fixture) {
     let id = put(fx, message("42")).await;

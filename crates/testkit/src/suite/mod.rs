@@ -125,6 +125,7 @@ macro_rules! __cases {
                 left_tenants_hide_no_free_one
                 a_left_tenant_has_claims_of_its_own
                 nothing_of_a_left_tenant_is_granted_whatever_it_waits_for
+                claim_longer_than_half_its_lease_grants_nothing
                 eight_claimers_never_share_a_message
                 a_grant_is_visible_at_once
                 every_claim_has_a_token_of_its_own
