@@ -11,6 +11,8 @@
 -- nobody rings for this worker any more once it is granted more than one message, or all that it asked for. With p_lot, leases of
 -- messages that are granted for the first time stand together in one record, from so many on: not for whoever settles one of them in a
 -- transaction of its own, which would keep the others waiting. p_keys is the floor of the keys (`sample_floor`); 0 is always right.
+-- p_server is the start time of the server that the floors were sampled on (`sample_floor`). The claim ignores the floors of another server: after a failover that lost
+-- commits, new messages get numbers below those floors, and the claim would grant the later messages of a key first.
 --
 -- The clock is read three times. `t`, before anything is locked, judges what is due. `granted_at`, after a statement has locked what it picked, is when its leases begin: an
 -- earlier time would shorten the leases by every wait for a lock or a disk, and `started_at` would lie before the `finished_at` of the attempt before. At the end it is read again: if less than
@@ -18,11 +20,12 @@
 -- answer without an error, but costs each claim a subtransaction.
 --
 -- A row without a number is no message, but a remark, told apart by `kind`: 1 free ones may be left, so look again; 2 from this place on this claim kept others away from messages that
--- it did not take, and they may have passed them; 3 there may be more lanes with work than it found; 4 `blocks` says whether leases may have run out.
+-- it did not take, and they may have passed them; 3 there may be more lanes with work than it found; 4 `blocks` says whether leases may have run out; 5 the floors
+-- were sampled on another server and were ignored.
 CREATE OR REPLACE FUNCTION posthouse.grant_leases(
     p_batch int, p_worker text, p_token uuid, p_lease_ms bigint, p_max_bytes bigint, p_namespaces text[], p_tenant text,
     p_not_topics text[], p_lanes bigint[], p_floors bigint[], p_lo bigint, p_hi bigint, p_not_tenants text[] DEFAULT '{}', p_bell uuid DEFAULT NULL,
-    p_lot int DEFAULT NULL, p_keys bigint DEFAULT 0)
+    p_lot int DEFAULT NULL, p_keys bigint DEFAULT 0, p_server timestamptz DEFAULT NULL)
 RETURNS TABLE (
     seq bigint, lane bigint, pos bigint, id uuid, epoch int, attempt int, generation int, max_attempts int, releases int, blocks boolean,
     tenant text, namespace text, topic text, order_key text, content_type text, payload bytea, headers jsonb, deliver_ms bigint,
@@ -71,6 +74,10 @@ BEGIN
         RAISE 'transaction: a claim must run under READ COMMITTED' USING ERRCODE = 'P7006';
     END IF;
     IF p_tenant = ANY (p_not_tenants) THEN RETURN; END IF;
+    IF p_server IS DISTINCT FROM pg_postmaster_start_time() THEN
+        p_floors := array_fill(0::bigint, ARRAY[cardinality(p_floors)]);
+        p_keys := 0;
+    END IF;
     SELECT r.los, r.his INTO ranges FROM lane_ranges(p_namespaces) r;
     IF p_tenant IS NOT NULL THEN
         own := tenant_lanes(p_namespaces, p_tenant);
@@ -194,6 +201,10 @@ BEGIN
     END LOOP;
     IF strangers THEN
         kind := 3;
+        RETURN NEXT;
+    END IF;
+    IF p_server <> pg_postmaster_start_time() THEN
+        kind := 5;
         RETURN NEXT;
     END IF;
     IF left_rows = p_batch THEN

@@ -44,6 +44,8 @@ struct Grants {
     complete: bool,
     /// Whether there may be leases that have run out, if it looked.
     ran_out: Option<bool>,
+    /// The floors were sampled on another server.
+    other_server: bool,
 }
 
 impl Grants {
@@ -90,7 +92,10 @@ impl Postgres {
             } else {
                 self.plan(claim)
             };
-            let granted = self.grant_by(claim, plan).await?;
+            let Some(granted) = self.grant_by(claim, plan).await? else {
+                // The floors were forgotten after this was planned.
+                continue;
+            };
             if !granted.messages.is_empty() {
                 return Ok(Look {
                     ran_out: granted.ran_out,
@@ -111,8 +116,8 @@ impl Postgres {
         Ok(Look::default())
     }
 
-    /// One look, by a plan.
-    async fn grant_by(&self, claim: &Claim, plan: Plan) -> Result<Grants, Error> {
+    /// One look, by a plan; `None` if the plan no longer holds.
+    async fn grant_by(&self, claim: &Claim, plan: Plan) -> Result<Option<Grants>, Error> {
         let mut under_way = UnderWay {
             store: self,
             claim,
@@ -120,7 +125,7 @@ impl Postgres {
             ended: false,
         };
         let plan = &under_way.plan;
-        let mut granted = if claim.tenant.is_none() && self.wants_sample(claim) {
+        let granted = if claim.tenant.is_none() && self.wants_sample(claim) {
             // Beside it: for the claims to come. What was granted does not wait for it long.
             let asked = self.book().of(&claim.namespaces).asking(Instant::now());
             let anew = asked.keys == 0 && asked.safe > 0;
@@ -129,20 +134,24 @@ impl Postgres {
             } else {
                 SAMPLE_WITHIN
             };
-            let sample = tokio::time::timeout(within, self.sample(asked));
+            let sample = tokio::time::timeout(within, self.sample(claim, asked));
             let (granted, sample) = tokio::join!(self.grant_once(claim, plan), sample);
             // Without one the next claims walk further, and that is all.
-            if let Ok(Ok(sample)) = sample {
+            if let Ok(Ok(Some(sample))) = sample {
                 self.book().of(&claim.namespaces).sampled(asked, sample);
             }
             granted?
         } else {
             self.grant_once(claim, plan).await?
         };
-        granted.complete = granted.is_all(plan, claim);
-        self.remember(claim, plan, &granted);
         under_way.ended = true;
-        Ok(granted)
+        let Some(mut granted) = granted else { return Ok(None) };
+        granted.complete = granted.is_all(&under_way.plan, claim);
+        if granted.other_server {
+            self.book().forget();
+        }
+        self.remember(claim, &under_way.plan, &granted);
+        Ok(Some(granted))
     }
 
     fn remember(&self, claim: &Claim, plan: &Plan, granted: &Grants) {
@@ -183,25 +192,35 @@ impl Postgres {
         floors.wants_sample(Instant::now(), self.options.floor_every, self.options.full_pass_every)
     }
 
-    async fn sample(&self, asked: Asked) -> Result<Sample, Error> {
+    /// Whether floors of this era may be used on a connection that was lent just now: no connection was lost since then. Asked before anything is sent,
+    /// because a pool replaces a closed connection without an error.
+    fn holds(&self, claim: &Claim, era: u64) -> bool {
+        let mut book = self.book();
+        book.outlives(self.lender.lost());
+        book.of(&claim.namespaces).holds(era)
+    }
+
+    async fn sample(&self, claim: &Claim, asked: Asked) -> Result<Option<Sample>, Error> {
         let sql = format!(
             "SELECT s, x, oldest, keys, server FROM {}.sample_floor($1, $2)",
             self.schema
         );
         let args: Args<'_> = &[(&asked.safe, Type::INT8), (&asked.keys, Type::INT8)];
-        let rows = self.query(&sql, args).await?;
+        let Some(rows) = self.query_if(&sql, args, || self.holds(claim, asked.era)).await? else {
+            return Ok(None);
+        };
         let row = rows.first().ok_or_else(|| Error::Internal("no sample".into()))?;
         let get = |at: usize| row.try_get(at).map_err(from_driver);
-        Ok(Sample {
+        Ok(Some(Sample {
             s: get(0)?,
             x: get(1)?,
             oldest: get(2)?,
             keys: get(3)?,
             server: row.try_get(4).map_err(from_driver)?,
-        })
+        }))
     }
 
-    async fn grant_once(&self, claim: &Claim, plan: &Plan) -> Result<Grants, Error> {
+    async fn grant_once(&self, claim: &Claim, plan: &Plan) -> Result<Option<Grants>, Error> {
         let token = LeaseToken(Uuid::new_v4());
         let batch = i32::try_from(claim.batch).unwrap_or(i32::MAX);
         let max_bytes = claim.max_bytes.map(|b| i64::try_from(b).unwrap_or(i64::MAX));
@@ -226,12 +245,15 @@ impl Postgres {
             (&bell, Type::UUID),
             (&lot, Type::INT4),
             (&plan.keys, Type::INT8),
+            (&plan.server, Type::TIMESTAMPTZ),
         ];
         let sql = format!(
-            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16)",
+            "SELECT * FROM {}.grant_leases($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17)",
             self.schema
         );
-        let rows = self.query(&sql, args).await?;
+        let Some(rows) = self.query_if(&sql, args, || self.holds(claim, plan.era)).await? else {
+            return Ok(None);
+        };
         let mut grants = Grants::default();
         for row in &rows {
             match rows::granted(row, token)? {
@@ -241,12 +263,13 @@ impl Postgres {
                     Remark::Kept { lane, pos } => grants.kept.push((lane, pos)),
                     Remark::MoreLanes => grants.more_lanes = true,
                     Remark::RanOut(said) => grants.ran_out = Some(said),
+                    Remark::OtherServer => grants.other_server = true,
                 },
             }
         }
         if claim.wakes(grants.messages.len()) {
             self.bell.unmark(&claim.worker);
         }
-        Ok(grants)
+        Ok(Some(grants))
     }
 }

@@ -14,6 +14,8 @@ use std::{
 #[derive(Default)]
 pub(crate) struct FloorBook {
     sets: HashMap<Vec<String>, Floors>,
+    /// How many connections had been lost when the floors were last checked.
+    lost: u64,
 }
 
 /// Lanes that gave nothing are let go after a while, but for so few that looking into them costs next to nothing.
@@ -36,6 +38,20 @@ const MUCH: usize = 1000;
 const SOON: Duration = Duration::from_millis(20);
 
 impl FloorBook {
+    /// Forgets every floor: the database may not be the one that they were sampled on.
+    pub(crate) fn forget(&mut self) {
+        self.sets.values_mut().for_each(Floors::forget);
+    }
+
+    /// Forgets every floor if connections were lost since the last call: `lost` is how many were lost so far. A server that crashes closes all of them, and may
+    /// come back without its last commits; then new messages get numbers below the floors.
+    pub(crate) fn outlives(&mut self, lost: u64) {
+        if self.lost != lost {
+            self.lost = lost;
+            self.forget();
+        }
+    }
+
     pub(crate) fn of(&mut self, namespaces: &[String]) -> &mut Floors {
         if self.sets.len() >= MOST_SETS && !self.sets.contains_key(namespaces) {
             self.sets.clear();
@@ -64,7 +80,7 @@ pub(crate) struct Sample {
 /// What was known when a sample was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    era: u64,
+    pub(crate) era: u64,
     seen: i64,
     /// What is safe.
     pub(crate) safe: i64,
@@ -124,8 +140,10 @@ pub(crate) struct Plan {
     pub(crate) hi: i64,
     /// The floor of the keys.
     pub(crate) keys: i64,
+    /// The start time of the server that all of these floors were sampled on; none without a sample, and then there are no floors.
+    pub(crate) server: Option<SystemTime>,
     turn: u64,
-    era: u64,
+    pub(crate) era: u64,
     /// How many lanes there was room for.
     window: usize,
     /// How far floors may rise by it: what was safe before it was asked. What has become safe since then may have been committed
@@ -142,6 +160,7 @@ impl Plan {
             lo: i64::MIN,
             hi: i64::MAX,
             keys: 0,
+            server: None,
             turn: 0,
             era: 0,
             window: WINDOW,
@@ -189,10 +208,7 @@ impl Floors {
             return;
         }
         if sample.s < asked.seen || self.server.is_some_and(|server| server != sample.server) {
-            *self = Self {
-                era: self.era + 1,
-                ..Self::default()
-            };
+            self.forget();
             return;
         }
         self.server = Some(sample.server);
@@ -209,6 +225,19 @@ impl Floors {
             Some(_) => {}
             None => self.waiting = Some(sample),
         }
+    }
+
+    /// Forgets every lane and floor. Plans and samples that were made before have no effect.
+    fn forget(&mut self) {
+        *self = Self {
+            era: self.era + 1,
+            ..Self::default()
+        };
+    }
+
+    /// Whether a plan or a sample of this era still holds: nothing was forgotten since.
+    pub(crate) fn holds(&self, era: u64) -> bool {
+        self.era == era
     }
 
     /// Where the next claim looks. Lanes take turns when there are more than fit.
@@ -240,6 +269,7 @@ impl Floors {
             lo,
             hi,
             keys: self.keys,
+            server: self.server,
             turn: self.turn,
             era: self.era,
             window,
@@ -257,6 +287,7 @@ impl Floors {
     pub(crate) fn everywhere(&self) -> Plan {
         Plan {
             keys: self.keys,
+            server: self.server,
             era: self.era,
             ..Plan::blank()
         }
@@ -657,6 +688,33 @@ mod tests {
         };
         floors.sampled(asked, other);
         assert_eq!((floors.base, floors.keys), (0, 0));
+    }
+
+    /// The claim says which server its floors belong to, and that server ignores them if it is another one.
+    #[test]
+    fn plan_names_the_server_of_its_floors() {
+        let mut floors = Floors::default();
+        assert_eq!(floors.plan(10).server, None);
+        let mut floors = experienced(Instant::now());
+        let server = Some(SystemTime::UNIX_EPOCH);
+        assert_eq!([floors.plan(10).server, floors.everywhere().server], [server, server]);
+    }
+
+    #[test]
+    fn lost_connections_forget_every_floor() {
+        let (now, mut book) = (Instant::now(), FloorBook::default());
+        let namespaces = vec!["a".to_owned()];
+        *book.of(&namespaces) = experienced(now);
+        let plan = book.of(&namespaces).plan(10);
+        book.outlives(0);
+        assert!(book.of(&namespaces).holds(plan.era));
+        book.outlives(2);
+        let floors = book.of(&namespaces);
+        assert!(!floors.holds(plan.era), "plans that were made before do not hold");
+        assert_eq!((floors.base, floors.keys, floors.plan(10).server), (0, 0, None));
+        let plan = floors.plan(10);
+        book.outlives(2);
+        assert!(book.of(&namespaces).holds(plan.era));
     }
 
     /// Two are under way at a time.

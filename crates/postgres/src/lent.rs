@@ -1,12 +1,12 @@
 //! Connections on loan, what is asked on them, and how long their answers are waited for.
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::{Hook, Object, Pool};
 use posthouse_core::Error;
 use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -47,15 +47,43 @@ pub(crate) struct Lender {
     tls: Connector,
     /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
     explicit: Arc<AtomicBool>,
+    lost: Lost,
+}
+
+/// How many connections were found closed by the server, or by the network.
+#[derive(Clone, Default)]
+pub(crate) struct Lost(Arc<AtomicU64>);
+
+impl Lost {
+    fn one_more(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts the idle connections that a pool finds closed when it lends them: it replaces them without an error.
+    pub(crate) fn in_pool(&self) -> Hook {
+        let lost = self.clone();
+        Hook::sync_fn(move |client, _| {
+            if client.is_closed() {
+                lost.one_more();
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Lender {
-    pub(crate) fn new(pool: Pool, tls: Connector) -> Self {
+    pub(crate) fn new(pool: Pool, tls: Connector, lost: Lost) -> Self {
         Self {
             pool,
             tls,
             explicit: Arc::default(),
+            lost,
         }
+    }
+
+    /// How many connections were lost so far.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.0.load(Ordering::SeqCst)
     }
 
     /// How the database begins transactions.
@@ -74,12 +102,19 @@ impl Lender {
 
     /// Runs one statement as a transaction of its own.
     pub(crate) async fn query_once(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
-        let mut lent = self.lend().await?;
+        self.query_on(self.lend().await?, sql, args).await
+    }
+
+    /// The same on a connection that was lent before.
+    pub(crate) async fn query_on(&self, mut lent: Lent, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
         let answer = match self.explicit.load(Ordering::Relaxed) {
             true => in_read_committed(lent.client(), sql, args).await,
             false => by_itself(lent.client(), sql, args).await,
         };
         lent.answered();
+        if matches!(answer, Err(Error::Unavailable(_))) {
+            self.lost.one_more();
+        }
         answer
     }
 }

@@ -192,6 +192,8 @@ pub(crate) enum Remark {
     MoreLanes,
     /// Whether there may be leases that have run out.
     RanOut(bool),
+    /// The claim ignored its floors: they were sampled on another server.
+    OtherServer,
 }
 
 pub(crate) fn remark(row: &Row) -> Result<Remark, Error> {
@@ -203,6 +205,7 @@ pub(crate) fn remark(row: &Row) -> Result<Remark, Error> {
         },
         3 => Remark::MoreLanes,
         4 => Remark::RanOut(get(row, column::BLOCKS)?),
+        5 => Remark::OtherServer,
         other => return Err(Error::Internal(format!("a claim made a remark of kind {other}").into())),
     })
 }

@@ -26,7 +26,7 @@ use crate::{
     enqueue::millis,
     error::from_driver,
     floors::FloorBook,
-    lent::{Lender, heard, heard_within},
+    lent::{Lender, Lost, heard, heard_within},
     rows, settle,
     tls::{self, Connector},
     wake::Bell,
@@ -112,7 +112,9 @@ impl Postgres {
                 recycling_method: RecyclingMethod::Fast,
             },
         );
+        let lost = Lost::default();
         let pool = Pool::builder(manager)
+            .pre_recycle(lost.in_pool())
             .max_size(options.connections)
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .wait_timeout(Some(Duration::from_secs(10)))
@@ -124,7 +126,7 @@ impl Postgres {
         };
         let bell = Bell::new(direct, its_tls, options.schema.clone());
         Ok(Self {
-            lender: Lender::new(pool, tls),
+            lender: Lender::new(pool, tls, lost),
             schema: options.schema.clone(),
             options,
             floors: Arc::default(),
@@ -190,9 +192,28 @@ impl Postgres {
 
     /// Runs one statement as a transaction of its own, and again while it only lost a race.
     pub(crate) async fn query(&self, sql: &str, args: Args<'_>) -> Result<Vec<Row>, Error> {
+        let rows = self.query_if(sql, args, || true).await?;
+        Ok(rows.unwrap_or_default())
+    }
+
+    /// The same, but each run asks `holds` after it has a connection, and sends nothing and returns `None` if that is false.
+    pub(crate) async fn query_if(
+        &self,
+        sql: &str,
+        args: Args<'_>,
+        holds: impl Fn() -> bool + Send + Sync,
+    ) -> Result<Option<Vec<Row>>, Error> {
         let mut patience = Patience::default();
         loop {
-            match self.lender.query_once(sql, args).await {
+            let answer = async {
+                let lent = self.lender.lend().await?;
+                if !holds() {
+                    lent.answered();
+                    return Ok(None);
+                }
+                self.lender.query_on(lent, sql, args).await.map(Some)
+            };
+            match answer.await {
                 Err(e) if patience.again(&e).await => {}
                 Err(e) => return Err(self.told(e).await),
                 answer => return answer,
