@@ -9,6 +9,7 @@ mod effects;
 mod explicit;
 #[cfg(feature = "axum")]
 mod http;
+mod late;
 mod ledger;
 mod limits;
 mod measures;

@@ -136,6 +136,8 @@ impl<'a> Rounds<'a> {
                     measures::store_error(&error);
                     // It may have been granted something, and taken off the bell, without our knowing.
                     self.asleep = None;
+                    // A claim that is too slow grants nothing, and one of fewer messages is faster.
+                    self.size = FIRST;
                     let rest = Rest::For(wait);
                     wait = (2 * wait).min(WAITS.1);
                     rest
