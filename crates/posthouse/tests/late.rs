@@ -61,6 +61,21 @@ async fn lease_that_arrives_late_is_released_uncounted() {
     }
 }
 
+/// The time that a claim waits for the store is not the message's.
+#[tokio::test(start_paused = true)]
+async fn message_of_a_late_claim_does_not_lapse_before_its_deliver_by() {
+    let store = store();
+    put(&store, [numbered(1).deliver_in(14 * SECOND)]).await;
+    let waits = Waits {
+        claims: AtomicUsize::new(1),
+        by: 10 * SECOND,
+    };
+    let relay = relay(&store, waits);
+    until_all(&store, State::Done).await;
+    relay.stop().await;
+    assert_eq!(evidence(&store, 0).await.len(), 1);
+}
+
 /// A store that is too slow for a claim of more than 32 messages.
 struct Slow;
 

@@ -72,6 +72,7 @@ fn work(engine: &Engine, claimed: Claimed, claim: &Claim, asked: Instant, reserv
         delivery: Arc::new(delivery),
         deliver_within,
         asked,
+        answered: Instant::now(),
         apart: claim.apart,
     })
 }

@@ -46,10 +46,11 @@ const BETWEEN_RENEWALS: Duration = Duration::from_millis(10);
 pub(super) struct Work {
     pub grip: Grip,
     pub delivery: Arc<Delivery>,
-    /// How long until its deliver-by, from when it was asked for.
+    /// How long until its deliver-by, from its grant.
     pub deliver_within: Option<Duration>,
-    /// When the store was asked for it.
+    /// When the store was asked for it, and when it answered: the grant was in between.
     pub asked: Instant,
+    pub answered: Instant,
     /// Its lease stands for itself, and may be ended in a transaction that takes its time.
     pub apart: bool,
     pub _share: Share,
@@ -404,7 +405,9 @@ async fn turn(engine: &Engine, door: &Door, work: &Work) -> Result<Option<Effect
         return Err(Unsent::Released);
     }
     match work.deliver_within {
-        Some(within) if work.asked.elapsed() >= within => Err(Unsent::Lapsed),
+        Some(within) if work.answered.elapsed() >= within => Err(Unsent::Lapsed),
+        // Perhaps: the grant may have been a moment ago. The next claim judges it by the store's clock.
+        Some(within) if work.asked.elapsed() >= within => Err(Unsent::Released),
         _ => Ok(effect),
     }
 }
