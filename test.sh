@@ -138,6 +138,21 @@ format() {
     cargo fmt --all --check
     rustfmt --check --edition 2024 examples/drivers/*/src/main.rs
 }
+# Resolves every lock file again; nothing is downloaded but index entries, nothing is built. The attempt without the network comes first: it is
+# enough where the index is cached, and a stale file gets cargo's clear error only from the second attempt.
+lock_files() {
+    local lock manifest
+    git ls-files '*Cargo.lock' >"$scratch/locks"
+    while read -r lock; do
+        manifest=${lock%.lock}.toml
+        cargo update --workspace --locked --quiet --offline --manifest-path "$manifest" 2>/dev/null ||
+            cargo update --workspace --locked --quiet --manifest-path "$manifest" || {
+            echo "$lock: not current; run 'cargo update --workspace --manifest-path $manifest' and commit the change" >&2
+            return 1
+        }
+        echo "$lock is current"
+    done <"$scratch/locks"
+}
 # All but the store that takes minutes to compile: that comes last.
 most=(--workspace --exclude posthouse-surreal)
 # What users build is checked by itself: with the features of tests and examples something that it lacks may be there.
@@ -246,6 +261,7 @@ case $mode in
         stage "tools" tools
         own_build
         stage "formatting" format
+        stage "lock files" lock_files
         stage "missing packages" install_missing
         stage "private servers" private_servers
         stage "what users build" users_build
