@@ -339,6 +339,48 @@ pub struct MessageView {
     pub destination: Option<String>,
     /// The operator's note, when it is quarantined.
     pub note: Option<String>,
+    /// Why this program cannot read the whole row. The fields that it cannot read hold placeholders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+impl MessageView {
+    /// A row that this program cannot read, with a placeholder in every field; the store fills in those that it can read. So one bad row does not hide the
+    /// rest of its page.
+    pub fn unreadable(id: MessageId, seq: i64, why: impl Into<String>) -> Self {
+        Self {
+            id,
+            seq,
+            tenant: String::new(),
+            namespace: String::new(),
+            topic: String::new(),
+            order_key: None,
+            dedupe_key: None,
+            state: State::Quarantined,
+            reason: None,
+            attempts: 0,
+            max_attempts: 0,
+            epoch: 0,
+            generation: 1,
+            worker: None,
+            lease_until: None,
+            due_at: None,
+            deliver_by: None,
+            created_at: Timestamp::from_micros(0),
+            updated_at: Timestamp::from_micros(0),
+            finished_at: None,
+            last_code: None,
+            last_error: None,
+            content_type: String::new(),
+            bytes: 0,
+            digest: None,
+            kind: Kind::Message,
+            parent: None,
+            destination: None,
+            note: None,
+            unreadable: Some(why.into()),
+        }
+    }
 }
 
 fn topic_text<S: serde::Serializer>(topic: &str, serializer: S) -> Result<S::Ok, S::Error> {

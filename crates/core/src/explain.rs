@@ -545,6 +545,7 @@ mod tests {
             parent: None,
             destination: None,
             note: None,
+            unreadable: None,
         }
     }
 

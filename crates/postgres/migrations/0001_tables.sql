@@ -10,7 +10,7 @@ CREATE TABLE posthouse.message (
     created_at   timestamptz NOT NULL,
     deliver_by   timestamptz,
     parent       uuid,
-    kind         smallint NOT NULL DEFAULT 0,
+    kind         smallint NOT NULL DEFAULT 0 CHECK (kind BETWEEN 0 AND 4),
     tenant       text NOT NULL CHECK (octet_length(tenant) <= 255),
     namespace    text NOT NULL CHECK (octet_length(namespace) BETWEEN 1 AND 255),
     topic        text NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 2048),
@@ -20,7 +20,9 @@ CREATE TABLE posthouse.message (
     content_type text NOT NULL CHECK (octet_length(content_type) BETWEEN 1 AND 255),
     digest       bytea NOT NULL CHECK (octet_length(digest) = 32),
     headers      jsonb CHECK (jsonb_typeof(headers) = 'object' AND NOT headers @? '$.* ? (@.type() <> "string")'),
-    payload      bytea NOT NULL CHECK (octet_length(payload) <= 16777216)
+    payload      bytea NOT NULL CHECK (octet_length(payload) <= 16777216),
+    -- A child has its message as parent, a message of a saga its saga.
+    CHECK (kind = 0 OR parent IS NOT NULL)
 )
 -- A message is written once and looked for by its summaries below, which vacuum makes; it is cheap where nothing was deleted.
 WITH (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
@@ -377,20 +379,20 @@ CREATE TABLE posthouse.saga_definition (
 CREATE TABLE posthouse.saga (
     seq         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id          uuid NOT NULL UNIQUE,
-    revision    bigint NOT NULL,
+    revision    bigint NOT NULL CHECK (revision > 0),
     created_at  timestamptz NOT NULL,
     updated_at  timestamptz NOT NULL,
     finished_at timestamptz,
     definition  bigint NOT NULL,
     -- Lines of its log so far.
-    lines       int NOT NULL,
+    lines       int NOT NULL CHECK (lines >= 0),
     paused      boolean NOT NULL,
-    state       text NOT NULL,
-    reason      text,
-    namespace   text NOT NULL COLLATE "C",
-    tenant      text NOT NULL COLLATE "C",
-    name        text NOT NULL COLLATE "C",
-    key         text NOT NULL COLLATE "C",
+    state       text NOT NULL CHECK (state IN ('running', 'compensating', 'held', 'completed', 'compensated', 'abandoned')),
+    reason      text CHECK (reason IN ('unknown', 'retries_exhausted', 'rejected', 'compensation_failed', 'operator', 'no_handler', 'output')),
+    namespace   text NOT NULL COLLATE "C" CHECK (octet_length(namespace) BETWEEN 1 AND 255),
+    tenant      text NOT NULL COLLATE "C" CHECK (octet_length(tenant) <= 255),
+    name        text NOT NULL COLLATE "C" CHECK (octet_length(name) BETWEEN 1 AND 255),
+    key         text NOT NULL COLLATE "C" CHECK (octet_length(key) BETWEEN 1 AND 255),
     digest      bytea NOT NULL CHECK (octet_length(digest) = 32),
     -- Messages that are under way for it.
     carriers    uuid[] NOT NULL,

@@ -1,8 +1,7 @@
--- Enqueues many messages in the caller's transaction: what every adapter calls. Answers NULL when all are new, else for
--- each message the id of the one that was there already, or NULL.
+-- Enqueues many messages in the caller's transaction; every adapter calls it. Returns NULL when all are new, else for
+-- each message the id of the one that was there already, or NULL. An array that is NULL means the default for every message.
 --
--- An array that is NULL means the default for every message. The caller's own transaction id is drawn before any number
--- of the sequence, because the safe floor of the claims (sample_floor) relies on it.
+-- Ordinary messages only. The engine's messages have a kind, a parent or a destination; functions that a producer may not call write them.
 CREATE OR REPLACE FUNCTION posthouse.enqueue_many(
     p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
     p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[],
@@ -10,17 +9,40 @@ CREATE OR REPLACE FUNCTION posthouse.enqueue_many(
     p_kind bigint[], p_parent uuid[], p_destination text[], p_check_ids boolean)
 RETURNS uuid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    RETURN write_messages(NULL, 'library', p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers,
+                          p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination, p_check_ids);
+END $$;
+
+-- The same for messages that follow from a settlement, which have a parent and may be for one destination.
+CREATE OR REPLACE FUNCTION posthouse.enqueue_follow_ups(
+    p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
+    p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[],
+    p_max_attempts bigint[], p_block boolean[], p_keep boolean[], p_relaxed boolean[],
+    p_kind bigint[], p_parent uuid[], p_destination text[], p_check_ids boolean)
+RETURNS uuid[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    RETURN write_messages(NULL, 'relay', p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers,
+                          p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination, p_check_ids);
+END $$;
+
+-- Checks messages and writes them. Every way of enqueueing calls it. `p_list` and `p_writer` are those of check_message.
+--
+-- The caller's own transaction id is drawn before any number of the sequence, because the safe floor of the claims (sample_floor) relies on it.
+CREATE OR REPLACE FUNCTION posthouse.write_messages(
+    p_list text, p_writer text, p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
+    p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[],
+    p_max_attempts bigint[], p_block boolean[], p_keep boolean[], p_relaxed boolean[],
+    p_kind bigint[], p_parent uuid[], p_destination text[], p_check_ids boolean)
+RETURNS uuid[]
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
     t timestamptz;
     twins uuid[];
-    limits settings;
 BEGIN
-    SELECT * INTO limits FROM settings;
-    IF limits.require_tenant AND EXISTS (SELECT FROM unnest(p_tenant, p_kind) u(te, kind) WHERE u.te = '' AND coalesce(u.kind, 0) < 2) THEN
-        RAISE 'tenant: is empty, and this store requires one' USING ERRCODE = 'P7006';
-    ELSIF EXISTS (SELECT FROM unnest(p_payload) p WHERE octet_length(p) > limits.payload_bytes) THEN
-        RAISE 'payload: has more than % bytes, which this store does not allow; keep large objects elsewhere and send a reference', limits.payload_bytes USING ERRCODE = 'P7006';
-    END IF;
+    PERFORM check_message(p_list, p_writer, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers,
+                          p_delay_ms, p_deliver_ms, p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination);
     IF p_order_key IS NOT NULL THEN
         PERFORM take_turns(p_namespace, p_tenant, p_order_key, p_relaxed);
     END IF;

@@ -87,24 +87,25 @@ CREATE OR REPLACE FUNCTION posthouse.ledger_leave(
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    limits settings;
     own CONSTANT uuid := new_id();
     print bytea;
     body CONSTANT bytea := convert_to(payload::text, 'UTF8');
     bound jsonb;
 BEGIN
     PERFORM check_hold(scope, key, token, tenant);
-    SELECT * INTO limits FROM settings;
-    PERFORM check_message('', limits, topic, body, 'application/json', tenant, namespace, order_key, NULL, headers, delay, deliver_in, 'refuse', max_attempts, on_dead, 'strict');
+    PERFORM check_words('', 'refuse', on_dead, 'strict');
+    IF headers ? 'posthouse-ledger' THEN
+        RAISE 'headers: "posthouse-ledger" is reserved for the relay' USING ERRCODE = 'P7006';
+    END IF;
     SELECT l.fingerprint INTO print FROM ledger l WHERE l.tenant = ledger_leave.tenant AND l.scope = ledger_leave.scope AND l.key = ledger_leave.key AND l.token = ledger_leave.token;
     IF NOT FOUND THEN PERFORM check_done(scope, 'lost'); END IF;
     bound := jsonb_build_object('scope', scope, 'key', key, 'fingerprint', encode(print, 'hex'));
-    PERFORM enqueue_many(
-        ARRAY[own], ARRAY[tenant], ARRAY[namespace], ARRAY[topic], ARRAY['application/json'], ARRAY[body], ARRAY[digest('application/json', body)],
+    PERFORM write_messages(
+        NULL, 'library', ARRAY[own], ARRAY[tenant], ARRAY[namespace], ARRAY[topic], ARRAY['application/json'], ARRAY[body], ARRAY[digest('application/json', body)],
         CASE WHEN order_key IS NOT NULL THEN ARRAY[order_key] END, NULL,
-        ARRAY[(coalesce(headers, '{}') || jsonb_build_object('posthouse-ledger', bound::text))::text],
-        CASE WHEN delay > interval '0' THEN ARRAY[(extract(epoch FROM delay) * 1000)::bigint] END,
-        CASE WHEN deliver_in IS NOT NULL THEN ARRAY[(extract(epoch FROM deliver_in) * 1000)::bigint] END,
+        ARRAY[(CASE WHEN jsonb_typeof(headers) <> 'object' THEN headers ELSE coalesce(headers, '{}') || jsonb_build_object('posthouse-ledger', bound::text) END)::text],
+        CASE WHEN delay <> interval '0' THEN ARRAY[interval_ms(delay)] END,
+        CASE WHEN deliver_in IS NOT NULL THEN ARRAY[interval_ms(deliver_in)] END,
         CASE WHEN max_attempts IS NOT NULL THEN ARRAY[max_attempts::bigint] END,
         ARRAY[on_dead = 'block'], NULL, NULL, NULL, NULL, NULL, false);
     PERFORM check_done(scope, (leave_in(ARRAY[tenant, scope, key], ARRAY[token], ARRAY[own]))[1]);

@@ -21,8 +21,77 @@ BEGIN
         FROM unnest(w) WITH ORDINALITY u(o, k);
     END IF;
     -- Their ids were made for them, so nobody else has them; and they have no keys.
-    PERFORM enqueue_many(p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, NULL, NULL, p_headers, p_delay_ms, NULL, p_max_attempts,
+    PERFORM write_messages(NULL, 'saga', p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, NULL, NULL, p_headers, p_delay_ms, NULL, p_max_attempts,
                          NULL, NULL, p_relaxed, p_kind, p_parent, NULL, false);
+END $$;
+
+-- Refuses a start that the library would not make (P7006): a producer that may start sagas must not be able to send a step of another saga, nor to write a
+-- row that lists cannot show. The arguments are those of saga_start.
+CREATE OR REPLACE FUNCTION posthouse.check_start(
+    p_saga uuid[], p_text text[], p_version bigint[], p_hash bytea[], p_carrier uuid[], p_log_what text[], p_log_step text[], p_log_detail text[],
+    p_of bigint[], p_id uuid[], p_tenant text[], p_namespace text[], p_order_key text[], p_dedupe_key text[], p_headers text[], p_kind bigint[], p_parent uuid[], p_destination text[])
+RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    names CONSTANT text[] := '{namespace,tenant,name,key,definition,state,reason,snapshot}';
+    ticket jsonb;
+BEGIN
+    IF array_dims(p_saga) <> '[1:1]' OR p_saga[1] IS NULL OR p_saga IS NULL THEN
+        RAISE 'id: must be one UUID' USING ERRCODE = 'P7006';
+    ELSIF array_dims(p_text) <> '[1:8]' OR p_text IS NULL THEN
+        RAISE 'text: must have 8 elements: %', array_to_string(names, ', ') USING ERRCODE = 'P7006';
+    END IF;
+    FOR at IN 1..8 LOOP
+        IF p_text[at] IS NULL AND at <> 7 THEN
+            RAISE '%: must not be NULL', names[at] USING ERRCODE = 'P7006';
+        ELSIF at <= 4 THEN
+            PERFORM check_name(names[at], p_text[at], CASE at WHEN 2 THEN 0 ELSE 1 END, 255);
+        ELSIF at IN (5, 8) THEN
+            BEGIN
+                IF json_typeof(p_text[at]::json) <> 'object' THEN
+                    RAISE '%: is not a JSON object', names[at] USING ERRCODE = 'P7006';
+                END IF;
+            EXCEPTION WHEN data_exception THEN
+                RAISE '%: is not JSON', names[at] USING ERRCODE = 'P7006';
+            END;
+        END IF;
+    END LOOP;
+    IF p_text[6] NOT IN ('running', 'compensating', 'held', 'completed', 'compensated', 'abandoned') THEN
+        RAISE 'state: "%" is no state of a saga', left(p_text[6], 64) USING ERRCODE = 'P7006';
+    ELSIF p_text[7] NOT IN ('unknown', 'retries_exhausted', 'rejected', 'compensation_failed', 'operator', 'no_handler', 'output') THEN
+        RAISE 'reason: "%" is no reason for which a saga is held', left(p_text[7], 64) USING ERRCODE = 'P7006';
+    ELSIF p_version[1] NOT BETWEEN 1 AND 2147483647 OR p_version[1] IS NULL THEN
+        RAISE 'version: must be between 1 and 2147483647' USING ERRCODE = 'P7006';
+    ELSIF octet_length(p_hash[1]) <> 32 OR octet_length(p_hash[2]) <> 32 OR p_hash[1] IS NULL OR p_hash[2] IS NULL THEN
+        RAISE 'hash: must be two hashes of 32 bytes, of the definition and of the input' USING ERRCODE = 'P7006';
+    ELSIF NOT p_carrier <@ p_id OR p_carrier IS NULL OR p_id IS NULL OR array_position(p_carrier, NULL) IS NOT NULL THEN
+        RAISE 'messages: those that are under way for the saga must be among those that are sent with it' USING ERRCODE = 'P7006';
+    ELSIF cardinality(p_of) <> cardinality(p_id) OR p_of IS NULL OR 1 <> ANY (p_of) OR array_position(p_of, NULL) IS NOT NULL THEN
+        RAISE 'messages: each must be of the first saga' USING ERRCODE = 'P7006';
+    ELSIF cardinality(p_log_step) <> cardinality(p_log_what) OR cardinality(p_log_detail) <> cardinality(p_log_what) OR array_position(p_log_what, NULL) IS NOT NULL
+          OR array_position(p_log_detail, NULL) IS NOT NULL OR p_log_what IS NULL OR p_log_step IS NULL OR p_log_detail IS NULL THEN
+        RAISE 'log: must be as many steps and details as things that happened, none of these NULL' USING ERRCODE = 'P7006';
+    END IF;
+    FOR at IN 1..cardinality(p_id) LOOP
+        IF p_parent[at] <> p_saga[1] OR p_parent[at] IS NULL THEN
+            RAISE 'parent: each message of a start must be of the saga that is started' USING ERRCODE = 'P7006';
+        ELSIF p_kind[at] NOT IN (2, 4) THEN
+            RAISE 'kind: a saga starts with steps (2) and timers (4)' USING ERRCODE = 'P7006';
+        ELSIF p_namespace[at] <> p_text[1] OR p_tenant[at] <> p_text[2] THEN
+            RAISE '%: each message of a start must have that of the saga', CASE WHEN p_namespace[at] <> p_text[1] THEN 'namespace' ELSE 'tenant' END USING ERRCODE = 'P7006';
+        ELSIF p_order_key[at] IS NOT NULL OR p_dedupe_key[at] IS NOT NULL OR p_destination[at] IS NOT NULL THEN
+            RAISE 'messages: those of a saga have no order_key, dedupe_key or destination' USING ERRCODE = 'P7006';
+        END IF;
+        BEGIN
+            ticket := (p_headers[at]::jsonb ->> 'posthouse-step')::jsonb;
+        EXCEPTION WHEN data_exception THEN
+            RAISE 'headers: "posthouse-step" is not JSON' USING ERRCODE = 'P7006';
+        END;
+        -- The key by which a participant knows the step begins with the saga's id.
+        IF p_kind[at] = 2 AND ticket IS NULL OR (starts_with(ticket ->> 'key', p_saga[1]::text || ':') AND ticket ->> 'saga' = p_text[3]) IS NOT TRUE AND ticket IS NOT NULL THEN
+            RAISE 'headers: "posthouse-step" must be of the saga that is started' USING ERRCODE = 'P7006';
+        END IF;
+    END LOOP;
 END $$;
 
 -- Starts a saga in the caller's transaction, unless its key is taken. p_text: namespace, tenant, name, key, definition, state, reason, snapshot. p_hash: of
@@ -41,6 +110,8 @@ DECLARE
     s saga;
     number bigint;
 BEGIN
+    PERFORM check_start(p_saga, p_text, p_version, p_hash, p_carrier, p_log_what, p_log_step, p_log_detail, p_of, p_id, p_tenant, p_namespace, p_order_key, p_dedupe_key,
+                        p_headers, p_kind, p_parent, p_destination);
     IF p_text[2] = '' AND (SELECT x.require_tenant FROM settings x) THEN
         RAISE 'tenant: is empty, and this store requires one' USING ERRCODE = 'P7006';
     END IF;

@@ -8,6 +8,7 @@ CREATE OR REPLACE FUNCTION posthouse.reason_word(reason smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (ARRAY['exhausted', 'rejected', 'lapsed', 'conflict', 'cancelled'])[reason];
 
+-- A kind that this version does not know is shown by its number.
 CREATE OR REPLACE FUNCTION posthouse.kind_word(kind smallint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (ARRAY['message', 'child', 'step', 'compensation', 'timer'])[kind + 1];
+    RETURN coalesce((ARRAY['message', 'child', 'step', 'compensation', 'timer'])[kind + 1], kind::text);

@@ -124,7 +124,12 @@ pub(crate) fn enqueue_call(schema: &Schema, messages: Vec<Message>) -> (Call, Ve
         .collect();
     let mut args = message_args(&messages, &ids);
     args.push(Arg::Flag(check_ids));
-    (Call::new(schema, "enqueue_many", args), ids)
+    // Children need the rights of a relay: they follow from a settlement.
+    let function = match messages.iter().any(|m| m.kind == Kind::Child) {
+        true => "enqueue_follow_ups",
+        false => "enqueue_many",
+    };
+    (Call::new(schema, function, args), ids)
 }
 
 /// The messages as the functions take them: all arguments of `enqueue_many` but the last.

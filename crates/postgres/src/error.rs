@@ -100,7 +100,7 @@ fn last_id(message: &str) -> Option<MessageId> {
 }
 
 /// The arguments of the public functions, which a refusal begins with.
-const FIELDS: [&str; 52] = [
+const FIELDS: [&str; 60] = [
     "actor",
     "batch_size",
     "checkpoint",
@@ -108,20 +108,24 @@ const FIELDS: [&str; 52] = [
     "consumer",
     "content_type",
     "dedupe_key",
+    "definition",
     "delay",
     "deliver_in",
     "destination",
     "digest",
     "error",
     "fingerprint",
+    "hash",
     "headers",
     "http_status",
     "id",
     "keep_bytes",
     "keep_receipt",
     "key",
+    "kind",
     "lease_seconds",
     "lease_token",
+    "log",
     "lost_epoch",
     "max_attempts",
     "max_bytes",
@@ -139,6 +143,7 @@ const FIELDS: [&str; 52] = [
     "order_key",
     "ordering",
     "outcome",
+    "parent",
     "payload",
     "reason",
     "receipt",
@@ -148,10 +153,13 @@ const FIELDS: [&str; 52] = [
     "retryable",
     "roll",
     "scope",
+    "snapshot",
+    "state",
     "tenant",
     "token",
     "topic",
     "transaction",
+    "version",
     "worker_id",
 ];
 

@@ -242,7 +242,39 @@ pub(crate) fn conflict(row: &Row) -> Result<Conflict, Error> {
     })
 }
 
+/// A row of `messages`. One that cannot be read is marked, so that it does not hide the rest of its page.
 pub(crate) fn message_view(row: &Row) -> Result<MessageView, Error> {
+    let why = match whole_message(row) {
+        Ok(view) => return Ok(view),
+        Err(why) => cause(why),
+    };
+    let (id, seq) = (MessageId(get(row, "id")?), get(row, "seq")?);
+    let text = |name: &str| get(row, name).unwrap_or_default();
+    let view = MessageView::unreadable(id, seq, why);
+    Ok(MessageView {
+        tenant: text("tenant"),
+        namespace: text("namespace"),
+        topic: text("topic"),
+        content_type: text("content_type"),
+        state: word(row, "state").unwrap_or(view.state),
+        kind: word(row, "kind").unwrap_or(view.kind),
+        created_at: at(row, "created_at").unwrap_or(view.created_at),
+        updated_at: at(row, "updated_at").unwrap_or(view.updated_at),
+        attempts: small(row, "attempts").unwrap_or(view.attempts),
+        max_attempts: small(row, "max_attempts").unwrap_or(view.max_attempts),
+        ..view
+    })
+}
+
+/// The cause of an error, without the words that introduce an internal error.
+pub(crate) fn cause(error: Error) -> String {
+    match error {
+        Error::Internal(source) => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn whole_message(row: &Row) -> Result<MessageView, Error> {
     let digest: Vec<u8> = get(row, "digest")?;
     let reason: Option<&str> = get(row, "reason")?;
     Ok(MessageView {
@@ -275,6 +307,7 @@ pub(crate) fn message_view(row: &Row) -> Result<MessageView, Error> {
         parent: get::<Option<Uuid>>(row, "parent")?.map(MessageId),
         destination: get(row, "destination")?,
         note: get(row, "note")?,
+        unreadable: None,
     })
 }
 

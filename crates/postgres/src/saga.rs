@@ -16,7 +16,7 @@ use crate::{
     Arg, Call, Outbox, Postgres, Run, Schema,
     call::answer,
     enqueue::message_args,
-    rows::{at, get, number, when, word},
+    rows::{at, cause, get, number, when, word},
     settle,
     store::Args,
 };
@@ -263,7 +263,7 @@ impl Postgres {
         ];
         let sql = "SELECT * FROM posthouse.sagas s WHERE s.seq < $1 AND ($2 IS NULL OR s.namespace = $2) AND ($3 IS NULL OR s.tenant = $3) AND ($4 IS NULL OR s.name = $4) AND ($5 IS NULL OR s.key = $5) AND ($6 IS NULL OR s.state = $6) AND ($7 IS NULL OR s.reason = $7) ORDER BY s.seq DESC LIMIT $8";
         let rows = self.query(&self.schema.apply(sql), args).await?;
-        let rows: Result<Vec<_>, _> = rows.iter().map(saga_row).collect();
+        let rows: Result<Vec<_>, _> = rows.iter().map(listed).collect();
         Ok(SagaPage::of(rows?, filter))
     }
 
@@ -291,6 +291,27 @@ fn verdict(word: Option<&str>) -> Verdict {
     }
 }
 
+/// A row of `sagas` as it is listed. One that cannot be read is marked, so that it does not hide the rest of its page.
+fn listed(row: &Row) -> Result<SagaRow, Error> {
+    let why = match saga_row(row) {
+        Ok(row) => return Ok(row),
+        Err(why) => cause(why),
+    };
+    let (id, seq) = (SagaId(get(row, "id")?), get(row, "seq")?);
+    let text = |name: &str| get(row, name).unwrap_or_default();
+    let view = SagaRow::unreadable(id, seq, why);
+    Ok(SagaRow {
+        namespace: text("namespace"),
+        tenant: text("tenant"),
+        name: text("name"),
+        key: text("key"),
+        state: word(row, "state").unwrap_or(view.state),
+        created_at: at(row, "created_at").unwrap_or(view.created_at),
+        updated_at: at(row, "updated_at").unwrap_or(view.updated_at),
+        ..view
+    })
+}
+
 fn saga_row(row: &Row) -> Result<SagaRow, Error> {
     let reason: Option<&str> = get(row, "reason")?;
     Ok(SagaRow {
@@ -308,6 +329,7 @@ fn saga_row(row: &Row) -> Result<SagaRow, Error> {
         created_at: at(row, "created_at")?,
         updated_at: at(row, "updated_at")?,
         finished_at: when(row, "finished_at")?,
+        unreadable: None,
     })
 }
 

@@ -588,39 +588,6 @@ async fn retention_does_not_wait_for_a_verb() {
     driver.abort();
 }
 
-/// The checks of the library are not the only ones: what a producer calls by hand cannot make a record that nobody can read.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_sense_is_not_stored() {
-    let fx = PostgresFixture::new().await;
-    let (client, driver) = session().await;
-    let enqueue = |attempts: &str, digest: &str, headers: &str, delay: &str| {
-        format!(
-            "SELECT {}.enqueue_many(ARRAY[gen_random_uuid()], '{{\"\"}}', '{{default}}', '{{t}}', '{{application/json}}', ARRAY['1'::bytea],
-                ARRAY[{digest}], NULL, NULL, {headers}, {delay}, NULL, {attempts}, NULL, NULL, NULL, NULL, NULL, NULL, false)",
-            fx.schema
-        )
-    };
-    let digest = "sha256('1')";
-    for bad in [
-        enqueue("'{-5}'", digest, "NULL", "NULL"),
-        enqueue("'{0}'", digest, "NULL", "NULL"),
-        enqueue("NULL", "'1'::bytea", "NULL", "NULL"),
-        enqueue("NULL", digest, "'{\"[1]\"}'", "NULL"),
-        enqueue("NULL", digest, r#"'{"{\"a\": 2}"}'"#, "NULL"),
-    ] {
-        let refused = client.batch_execute(&bad).await.unwrap_err();
-        assert_eq!(refused.code().map(|c| c.code()), Some("23514"), "{bad}: {refused:?}");
-    }
-    let past = enqueue("NULL", digest, r#"'{"{\"a\": \"b\"}"}'"#, "'{-1000000000000}'");
-    client.batch_execute(&past).await.unwrap();
-    assert_eq!(
-        fx.one("SELECT due_at = posthouse.clock() FROM posthouse.messages")
-            .await,
-        "t"
-    );
-    driver.abort();
-}
-
 /// A relay of another version, or one that is wrong, hides nobody else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_that_is_not_understood_is_told_by_its_name() {

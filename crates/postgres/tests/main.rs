@@ -13,6 +13,7 @@ mod cost;
 mod documentation;
 mod drivers;
 mod emptied;
+mod entrances;
 mod failover;
 mod fixture;
 // A rule without a database, tested where it stands.

@@ -37,6 +37,7 @@ const RELAY: &[&str] = &[
     "conclude_in",
     "counts",
     "earlier_receipts",
+    "enqueue_follow_ups",
     "enqueue_many",
     "expired",
     "fall_asleep",

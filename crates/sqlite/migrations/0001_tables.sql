@@ -40,7 +40,9 @@ CREATE TABLE posthouse_settings (
 
 -- What was enqueued; never updated, but for on_dead, which a settlement stamps anew. AUTOINCREMENT, because a number must not come back after the last message was
 -- pruned, and because places in a line are drawn from the same sequence (sqlite_sequence).
--- The payload is last, so that reading the other columns never follows its overflow pages.
+-- The payload is last, so that reading the other columns never follows its overflow pages. The constraints call no function: a function would make SQLite keep a
+-- journal of every page that an insert touches. They use no IN either: for each insert SQLite would build a table of its values. The trigger of
+-- posthouse_enqueue, and the Rust crate, check the rest.
 CREATE TABLE posthouse_message (
     seq          INTEGER PRIMARY KEY AUTOINCREMENT,
     id           BLOB NOT NULL UNIQUE,
@@ -50,11 +52,13 @@ CREATE TABLE posthouse_message (
     dedupe_key   TEXT,
     content_type TEXT NOT NULL,
     headers      TEXT,
-    kind         TEXT NOT NULL,
-    parent       BLOB,
+    kind         TEXT NOT NULL CHECK (
+        kind = 'message' OR kind = 'child' OR kind = 'step' OR kind = 'compensation' OR kind = 'timer'
+    ),
+    parent       BLOB CHECK (kind = 'message' OR parent IS NOT NULL),
     destination  TEXT,
-    on_dead      TEXT NOT NULL,
-    max_attempts INTEGER NOT NULL,
+    on_dead      TEXT NOT NULL CHECK (on_dead = 'pass' OR on_dead = 'block'),
+    max_attempts INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
     digest       BLOB,
     dedupe_for   INTEGER,
     created_at   INTEGER NOT NULL,
@@ -158,8 +162,8 @@ CREATE INDEX posthouse_leased_key ON posthouse_leased (lane, key, pos) WHERE key
 -- Messages that ended without delivery, and those that an operator holds. blocks = 1 holds the later ones of the key.
 CREATE TABLE posthouse_dead (
     seq          INTEGER PRIMARY KEY,
-    state        TEXT NOT NULL,
-    reason       TEXT,
+    state        TEXT NOT NULL CHECK (state IN ('dead', 'quarantined')),
+    reason       TEXT CHECK (reason IN ('exhausted', 'rejected', 'lapsed', 'conflict', 'cancelled')),
     ended_at     INTEGER NOT NULL,
     lane         INTEGER NOT NULL,
     key          TEXT,
@@ -313,10 +317,12 @@ CREATE TABLE posthouse_saga (
     key         TEXT NOT NULL,
     definition  INTEGER NOT NULL,
     digest      BLOB NOT NULL,
-    state       TEXT NOT NULL,
-    reason      TEXT,
-    paused      INTEGER NOT NULL,
-    revision    INTEGER NOT NULL,
+    state       TEXT NOT NULL CHECK (state IN ('running', 'compensating', 'held', 'completed', 'compensated', 'abandoned')),
+    reason      TEXT CHECK (
+        reason IN ('unknown', 'retries_exhausted', 'rejected', 'compensation_failed', 'operator', 'no_handler', 'output')
+    ),
+    paused      INTEGER NOT NULL CHECK (paused IN (0, 1)),
+    revision    INTEGER NOT NULL CHECK (revision > 0),
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
     finished_at INTEGER,

@@ -158,8 +158,6 @@ BEGIN
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: dedupe_key: must be text of 1 to 255 bytes')
         WHEN (typeof(NEW.content_type) <> 'text' OR length(CAST(NEW.content_type AS BLOB)) NOT BETWEEN 1 AND 255)
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: content_type: must be text of 1 to 255 bytes')
-        WHEN NEW.destination IS NOT NULL AND (typeof(NEW.destination) <> 'text' OR length(CAST(NEW.destination AS BLOB)) NOT BETWEEN 1 AND 2048)
-            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: destination: must be text of 1 to 2048 bytes')
         WHEN length(NEW.payload) > 16777216
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: payload: has more than 16 MiB; keep large objects elsewhere and send a reference')
         WHEN length(NEW.payload) > (SELECT payload_bytes FROM posthouse_settings)
@@ -176,12 +174,14 @@ BEGIN
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: on_dead: must be pass or block')
         WHEN NEW.on_duplicate NOT IN ('refuse', 'keep')
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: on_duplicate: must be refuse or keep')
-        WHEN NEW.kind NOT IN ('message', 'child')
-            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: kind: must be message or child')
+        WHEN NEW.kind <> 'message'
+            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: kind: is not for the producer to set; leave it out')
+        WHEN NEW.parent IS NOT NULL
+            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: parent: is not for the producer to set; leave it out')
+        WHEN NEW.destination IS NOT NULL
+            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: destination: is not for the producer to set; leave it out')
         WHEN NEW.digest IS NOT NULL AND NOT (typeof(NEW.digest) = 'blob' AND length(NEW.digest) = 32)
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: digest: must be a blob of 32 bytes')
-        WHEN NEW.parent IS NOT NULL AND NOT (typeof(NEW.parent) = 'blob' AND length(NEW.parent) = 16)
-            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: parent: must be a blob of 16 bytes')
         WHEN NEW.headers IS NULL THEN NULL
         WHEN typeof(NEW.headers) <> 'text' OR NOT json_valid(NEW.headers)
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: headers: must be a JSON object of text')
@@ -220,14 +220,12 @@ BEGIN
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: order_key: holds a control character')
         WHEN NEW.dedupe_key GLOB control OR instr(CAST(NEW.dedupe_key AS BLOB), X'00') > 0
             THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: dedupe_key: holds a control character')
-        WHEN NEW.destination GLOB control OR instr(CAST(NEW.destination AS BLOB), X'00') > 0
-            THEN RAISE(ABORT, 'posthouse: SCHEMA.VALIDATION_FAILED: destination: holds a control character')
     END
     FROM (
         SELECT
             '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*' AS control,
             NEW.topic || NEW.namespace || NEW.tenant || NEW.content_type || coalesce(NEW.order_key, '')
-            || coalesce(NEW.dedupe_key, '') || coalesce(NEW.destination, '') AS names
+            || coalesce(NEW.dedupe_key, '') AS names
     )
     WHERE names GLOB control OR instr(CAST(names AS BLOB), X'00') > 0;
 

@@ -195,8 +195,30 @@ pub(crate) fn headers(row: &Row<'_>, at: usize) -> Read<Headers> {
     Ok(serde_json::from_str(&json).unwrap_or_default())
 }
 
-/// The columns of `find.sql`.
+/// The columns of `find.sql`. A row that cannot be read is marked, so that it does not hide the rest of its page: any process can write to the file.
 pub(crate) fn message_view(row: &Row<'_>) -> Read<MessageView> {
+    let why = match whole_message(row) {
+        Ok(view) => return Ok(view),
+        Err(why) => why.to_string(),
+    };
+    let text = |at| text(row, at).unwrap_or_default();
+    let view = MessageView::unreadable(id(row, 0).unwrap_or(MessageId(Uuid::nil())), row.get(1)?, why);
+    Ok(MessageView {
+        tenant: text(2),
+        namespace: text(3),
+        topic: text(4),
+        content_type: text(22),
+        state: word(row, 7).unwrap_or(view.state),
+        kind: word(row, 25).unwrap_or(view.kind),
+        attempts: row.get(9).unwrap_or(view.attempts),
+        max_attempts: row.get(10).unwrap_or(view.max_attempts),
+        created_at: time(row, 17).unwrap_or(view.created_at),
+        updated_at: time(row, 18).unwrap_or(view.updated_at),
+        ..view
+    })
+}
+
+fn whole_message(row: &Row<'_>) -> Read<MessageView> {
     let bytes: i64 = row.get(23)?;
     Ok(MessageView {
         id: id(row, 0)?,
@@ -228,6 +250,7 @@ pub(crate) fn message_view(row: &Row<'_>) -> Read<MessageView> {
         parent: optional_id(row, 26)?,
         note: optional_text(row, 27)?,
         destination: optional_text(row, 28)?,
+        unreadable: None,
     })
 }
 

@@ -332,6 +332,27 @@ fn live(on: &mut Here<'_>, snapshot: &Snapshot) -> Result<Live, Error> {
     Ok(live)
 }
 
+/// The columns of `saga_list.sql`. A row that cannot be read is marked, so that it does not hide the rest of its page: any process can write to the file.
+fn listed(row: &SqlRow<'_>) -> rusqlite::Result<SagaRow> {
+    let why = match saga_row(row) {
+        Ok(row) => return Ok(row),
+        Err(why) => why.to_string(),
+    };
+    let id = row.get(0).map_or(Uuid::nil(), Uuid::from_bytes);
+    let text = |at| text(row, at).unwrap_or_default();
+    let view = SagaRow::unreadable(SagaId(id), row.get(1)?, why);
+    Ok(SagaRow {
+        namespace: text(2),
+        tenant: text(3),
+        name: text(4),
+        key: text(6),
+        state: word(row, 7).unwrap_or(view.state),
+        created_at: time(row, 11).unwrap_or(view.created_at),
+        updated_at: time(row, 12).unwrap_or(view.updated_at),
+        ..view
+    })
+}
+
 /// The first columns of `saga_load.sql` and `saga_list.sql`.
 fn saga_row(row: &SqlRow<'_>) -> rusqlite::Result<SagaRow> {
     Ok(SagaRow {
@@ -352,6 +373,7 @@ fn saga_row(row: &SqlRow<'_>) -> rusqlite::Result<SagaRow> {
         created_at: time(row, 11)?,
         updated_at: time(row, 12)?,
         finished_at: optional_time(row, 13)?,
+        unreadable: None,
     })
 }
 
@@ -367,7 +389,7 @@ pub(crate) fn list(db: &Connection, filter: &SagaFilter) -> rusqlite::Result<Sag
         reason,
         filter.page_size() + 1,
     ];
-    let rows = all(db, LIST, values, saga_row)?;
+    let rows = all(db, LIST, values, listed)?;
     Ok(SagaPage::of(rows, filter))
 }
 

@@ -1,6 +1,9 @@
 //! Enqueue from other languages: one INSERT, here by Python's own SQLite (3.40 or whatever it brings) and by hand.
 
-use posthouse_core::{Admin, Claim, Digest, Enqueued, Error, Filter, Message, MessageView, Store};
+use posthouse_core::{
+    Admin, Claim, DeadReason, Digest, Enqueued, Error, Filter, Kind, Message, MessageView, SagaId, Store,
+    saga::{Declared, HeldReason, SagaFilter, SagaState, Start},
+};
 use posthouse_sqlite::Sqlite;
 use posthouse_testkit::Fixture;
 use rusqlite::{Connection, TransactionBehavior};
@@ -279,6 +282,24 @@ async fn what_no_store_may_accept_is_refused_with_its_field() {
         ("id", "(topic, payload, id) VALUES ('t', '1', X'0102')"),
         ("max_attempts", "(topic, payload, max_attempts) VALUES ('t', '1', 0)"),
         ("on_dead", "(topic, payload, on_dead) VALUES ('t', '1', 'stop')"),
+        ("kind", "(topic, payload, kind) VALUES ('t', '1', 'sprocket')"),
+        (
+            "kind",
+            "(topic, payload, kind, parent) VALUES ('t', '1', 'step', zeroblob(16))",
+        ),
+        (
+            "kind",
+            "(topic, payload, kind, parent) VALUES ('t', '1', 'child', zeroblob(16))",
+        ),
+        ("parent", "(topic, payload, parent) VALUES ('t', '1', zeroblob(16))"),
+        (
+            "destination",
+            "(topic, payload, destination) VALUES ('t', '1', 'billing')",
+        ),
+        (
+            "headers",
+            "(topic, payload, headers) VALUES ('t', '1', '{\"posthouse-step\": \"x\"}')",
+        ),
         (
             "on_duplicate",
             "(topic, payload, on_duplicate) VALUES ('t', '1', 'maybe')",
@@ -338,4 +359,96 @@ async fn text_that_is_no_utf8_is_delivered_and_settled() {
             .len(),
         2
     );
+}
+
+fn trip(key: &str, n: u8) -> Start {
+    let json = r#"{"name": "trip", "version": 1, "steps": [{"name": "flight", "action_uri": "fn:book"}]}"#;
+    let definition = Declared::from_json(json).unwrap().compile().unwrap();
+    Start::new(SagaId(uuid::Uuid::from_bytes([n; 16])), &definition, key, &1).unwrap()
+}
+
+/// Past the view that checks, what no program could read is refused by the tables themselves.
+#[tokio::test]
+async fn the_tables_refuse_words_that_no_program_knows() {
+    let fixture = SqliteFixture::new();
+    let store = fixture.open();
+    let message = Message::bytes("t", "text/plain", "x");
+    let id = store.enqueue_now(vec![message]).await.unwrap()[0].id();
+    store.start_now(trip("k", 1)).await.unwrap();
+    store.cancel(id, "ann", "no").await.unwrap();
+    let db = Connection::open(fixture.path()).unwrap();
+    for (table, change) in [
+        ("message", "kind = 'sprocket'"),
+        ("message", "kind = 'step', parent = NULL"),
+        ("message", "on_dead = 'stop'"),
+        ("message", "max_attempts = 0"),
+        ("dead", "state = 'sprocket'"),
+        ("dead", "reason = 'because'"),
+        ("saga", "state = 'sprocket'"),
+        ("saga", "reason = 'because'"),
+        ("saga", "paused = 7"),
+        ("saga", "revision = 0"),
+    ] {
+        let refused = db
+            .execute(&format!("UPDATE posthouse_{table} SET {change}"), [])
+            .unwrap_err();
+        assert!(
+            refused.to_string().contains("CHECK constraint failed"),
+            "{change}: {refused}"
+        );
+    }
+    for state in SagaState::ALL {
+        db.execute("UPDATE posthouse_saga SET state = ?1", [state.as_str()])
+            .unwrap();
+    }
+    for reason in HeldReason::ALL {
+        db.execute("UPDATE posthouse_saga SET reason = ?1", [reason.as_str()])
+            .unwrap();
+    }
+    for kind in Kind::ALL {
+        db.execute("UPDATE posthouse_message SET kind = ?1, parent = id", [kind.as_str()])
+            .unwrap();
+    }
+    for reason in DeadReason::ALL {
+        db.execute("UPDATE posthouse_dead SET reason = ?1", [reason.as_str()])
+            .unwrap();
+    }
+}
+
+/// Any process can write to the file, also past the constraints.
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_listed_beside_the_others() {
+    let fixture = SqliteFixture::new();
+    let store = fixture.open();
+    let message = |topic: &str| Message::bytes(topic, "text/plain", "x");
+    let made = store
+        .enqueue_now(["a", "b", "c", "d"].map(message).to_vec())
+        .await
+        .unwrap();
+    for (n, key) in [(1, "k-1"), (2, "k-2"), (3, "k-3")] {
+        store.start_now(trip(key, n)).await.unwrap();
+    }
+    let db = Connection::open(fixture.path()).unwrap();
+    db.execute_batch(
+        "PRAGMA ignore_check_constraints = ON;
+         UPDATE posthouse_message SET kind = 'sprocket' WHERE topic = 'b';
+         UPDATE posthouse_message SET digest = X'01' WHERE topic = 'c';
+         UPDATE posthouse_saga SET state = 'sprocket' WHERE key = 'k-2'",
+    )
+    .unwrap();
+    let page = all(&store).await;
+    let plain: Vec<_> = page.iter().filter(|m| m.kind == Kind::Message).collect();
+    let told: Vec<_> = plain
+        .iter()
+        .map(|m| (m.topic.as_str(), m.unreadable.is_some()))
+        .collect();
+    assert_eq!(told, [("d", false), ("c", true), ("b", true), ("a", false)]);
+    let why = plain[2].unreadable.as_ref().unwrap();
+    assert!(why.contains("kind: \"sprocket\" is not one of message"), "{why}");
+    assert!(store.find(made[1].id()).await.unwrap().unwrap().unreadable.is_some());
+    let page = store.sagas(&SagaFilter::default()).await.unwrap().sagas;
+    let told: Vec<_> = page.iter().map(|s| (s.key.as_str(), s.unreadable.is_some())).collect();
+    assert_eq!(told, [("k-3", false), ("k-2", true), ("k-1", false)]);
+    let why = page[1].unreadable.as_ref().unwrap();
+    assert!(why.contains("state: \"sprocket\" is not one of running"), "{why}");
 }

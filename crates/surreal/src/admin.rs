@@ -144,7 +144,7 @@ async fn with_deadlines(on: &dyn Run, records: Vec<Record>) -> Result<Vec<Messag
             true => deadlines.next().flatten().map(|deadline| deadline.until),
             false => None,
         };
-        views.push(record.view(until)?);
+        views.push(record.view(until));
     }
     Ok(views)
 }

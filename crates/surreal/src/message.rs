@@ -343,8 +343,28 @@ impl Record {
         names.into_iter().map(|name| (name, content.clone())).collect()
     }
 
-    /// As operators see it. `until` is the deadline of its lease.
-    pub fn view(&self, until: Option<i64>) -> Result<MessageView, Error> {
+    /// As operators see it. `until` is the deadline of its lease. A record that cannot be read is marked, so that it does not hide the rest of its page.
+    pub fn view(&self, until: Option<i64>) -> MessageView {
+        let why = match self.whole_view(until) {
+            Ok(view) => return view,
+            Err(Error::Internal(why)) => why.to_string(),
+            Err(why) => why.to_string(),
+        };
+        let view = MessageView::unreadable(MessageId(self.uuid), self.seq, why);
+        MessageView {
+            tenant: self.tenant.clone(),
+            namespace: self.namespace.clone(),
+            topic: self.topic.clone(),
+            content_type: self.content_type.clone(),
+            state: self.state().unwrap_or(view.state),
+            kind: self.kind.parse().unwrap_or(view.kind),
+            created_at: Timestamp::from_micros(self.created_at),
+            updated_at: Timestamp::from_micros(self.updated_at),
+            ..view
+        }
+    }
+
+    fn whole_view(&self, until: Option<i64>) -> Result<MessageView, Error> {
         let time = Timestamp::from_micros;
         let (standing, state) = (self.standing()?, self.state()?);
         let deliver_by = match state.is_terminal() {
@@ -381,6 +401,7 @@ impl Record {
             parent: self.parent.map(MessageId),
             destination: self.destination.clone(),
             note: self.note.clone(),
+            unreadable: None,
         })
     }
 

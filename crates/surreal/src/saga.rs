@@ -118,7 +118,28 @@ impl Stored {
             created_at: time(self.created_at),
             updated_at: time(self.updated_at),
             finished_at: self.finished_at.map(time),
+            unreadable: None,
         })
+    }
+
+    /// As it is listed. A record that cannot be read is marked, so that it does not hide the rest of its page.
+    fn listed(&self) -> SagaRow {
+        let why = match self.row() {
+            Ok(row) => return row,
+            Err(Error::Internal(why)) => why.to_string(),
+            Err(why) => why.to_string(),
+        };
+        let view = SagaRow::unreadable(SagaId(self.uuid), self.seq, why);
+        SagaRow {
+            namespace: self.namespace.clone(),
+            tenant: self.tenant.clone(),
+            name: self.name.clone(),
+            key: self.key.clone(),
+            state: self.state.parse().unwrap_or(view.state),
+            created_at: Timestamp::from_micros(self.created_at),
+            updated_at: Timestamp::from_micros(self.updated_at),
+            ..view
+        }
     }
 
     fn key_name(&self) -> Name {
@@ -367,7 +388,7 @@ pub(crate) async fn list(on: &dyn Run, filter: &SagaFilter) -> Result<SagaPage, 
         below = lowest.number(0)?;
         let names: Vec<_> = page.iter().map(|(_, of)| name!(SAGA, of.saga)).collect();
         for stored in records::sagas::<Stored>(on, &names).await?.into_iter().flatten() {
-            let row = stored.row()?;
+            let row = stored.listed();
             if filter.takes(&row) {
                 rows.push(row);
             }

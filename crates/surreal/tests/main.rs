@@ -17,6 +17,7 @@ mod program;
 mod remote;
 mod schema;
 mod trips;
+mod unreadable;
 
 posthouse_testkit::conformance!(crate::fixture::fresh);
 

@@ -191,6 +191,7 @@ impl Beginning {
             created_at: now,
             updated_at: now,
             finished_at: None,
+            unreadable: None,
         }
     }
 

@@ -36,6 +36,33 @@ pub struct SagaRow {
     pub updated_at: Timestamp,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
+    /// Why this program cannot read the whole row. The fields that it cannot read hold placeholders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+}
+
+impl SagaRow {
+    /// A row that this program cannot read, with a placeholder in every field; the store fills in those that it can read. So one bad row does not hide the
+    /// rest of its page.
+    pub fn unreadable(id: SagaId, seq: i64, why: impl Into<String>) -> Self {
+        Self {
+            id,
+            seq,
+            namespace: String::new(),
+            tenant: String::new(),
+            name: String::new(),
+            version: 0,
+            key: String::new(),
+            state: SagaState::Held,
+            reason: None,
+            paused: false,
+            revision: 0,
+            created_at: Timestamp::from_micros(0),
+            updated_at: Timestamp::from_micros(0),
+            finished_at: None,
+            unreadable: Some(why.into()),
+        }
+    }
 }
 
 /// A step as operators see it.

@@ -244,7 +244,10 @@ pub fn table(messages: &[MessageView], out: &Output) -> String {
     // A column in which every message says the same nothing is left out.
     let columns: Vec<Column> = [
         Some(Column("ID", |m, _| m.id.to_string())),
-        Some(Column("STATE", |m, _| m.state.to_string())),
+        Some(Column("STATE", |m, _| match m.unreadable {
+            Some(_) => "unreadable".to_owned(),
+            None => m.state.to_string(),
+        })),
         Some(Column("TOPIC", |m, _| cut(&shown(&m.topic), 32))),
         any(|m| m.namespace != Message::DEFAULT_NAMESPACE).then_some(Column("NAMESPACE", |m, _| cut(&m.namespace, 16))),
         any(|m| !m.tenant.is_empty()).then_some(Column("TENANT", |m, _| cut_or_dash(&m.tenant, 16))),
@@ -272,6 +275,9 @@ struct Column(&'static str, fn(&MessageView, Timestamp) -> String);
 /// Where a message stands, beyond its state.
 fn standing(message: &MessageView, now: Timestamp) -> String {
     let at = |time: Option<Timestamp>| time.map_or_else(|| "-".to_owned(), |time| relative(time, now));
+    if let Some(why) = &message.unreadable {
+        return why.clone();
+    }
     match message.state {
         State::Pending => match (&message.last_code, message.due_at.is_some_and(|due| due > now)) {
             (None, false) => "due".to_owned(),
@@ -318,6 +324,7 @@ fn fields(m: &MessageView, out: &Output) -> String {
         .join(": ");
     let lines = [
         ("message", Some(m.id.to_string())),
+        ("unreadable", m.unreadable.clone()),
         ("state", Some(format!("{}{reason}", m.state))),
         ("topic", Some(shown(&m.topic).into_owned())),
         ("namespace", Some(m.namespace.clone())),

@@ -141,6 +141,9 @@ fn table(page: &SagaPage, out: &Output) -> String {
 
 /// Where it stands, in words.
 fn standing(row: &SagaRow) -> String {
+    if let Some(why) = &row.unreadable {
+        return cut(&format!("unreadable: {why}"), 60);
+    }
     let state = match row.reason {
         Some(reason) => format!("{}: {}", row.state, reason.as_str().replace('_', " ")),
         None => row.state.to_string(),

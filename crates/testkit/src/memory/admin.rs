@@ -229,6 +229,7 @@ impl Tables {
             parent: message.parent,
             destination: message.destination.clone(),
             note: entry.note.clone(),
+            unreadable: None,
         }
     }
 }

@@ -50,6 +50,7 @@ fn message(n: u32, topic: &str, state: State) -> MessageView {
         parent: None,
         destination: None,
         note: None,
+        unreadable: None,
     }
 }
 
