@@ -1,4 +1,8 @@
--- Nobody calls anything until a role is given the right to; but for the plain arithmetic that the views and other languages need:
--- PostgreSQL asks whoever reads a view for the right to each function in it.
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA posthouse FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION posthouse.lane, posthouse.key_hash, posthouse.prefixed, posthouse.digest, posthouse.outcome_word, posthouse.reason_word, posthouse.kind_word TO PUBLIC
+-- The statements that give PUBLIC the right to execute the plain arithmetic, and take it from every other function, where that is not so already.
+-- The views need the arithmetic: PostgreSQL checks the right to execute a function in a view for the role that reads the view.
+SELECT CASE WHEN f.open THEN format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', f.name) ELSE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name) END
+FROM (
+    SELECT p.oid::regprocedure AS name, p.proname = ANY ('{lane,key_hash,prefixed,digest,outcome_word,reason_word,kind_word}') AS open,
+           EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0) AS is_open
+    FROM pg_proc p WHERE p.pronamespace = to_regnamespace(trim(trailing '.' FROM 'posthouse.'))) f
+WHERE f.open <> f.is_open

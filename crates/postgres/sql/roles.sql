@@ -13,13 +13,16 @@ LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
         ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r
 $$;
 
--- Makes the roles of this schema, named after it, and grants them what they need and nothing else. Run it again after an upgrade.
--- The functions work with the owner's rights, so nobody but the owner has a right on a table; the owner cannot log in.
-CREATE OR REPLACE FUNCTION posthouse.make_roles() RETURNS SETOF text
+-- Makes the roles of this schema, named after it, and changes the rights that differ from role_rights. Gives the schema and its functions to the owner role.
+-- Locks no table; owner_changes has the statements that do. Until those have run, the owner role holds every right on the tables, because the functions
+-- work with its rights.
+CREATE OR REPLACE FUNCTION posthouse.grant_roles() RETURNS SETOF text
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
 DECLARE
     s CONSTANT text := current_schema();
+    owner CONSTANT text := s || '_owner';
     x record;
+    y record;
 BEGIN
     -- One at a time, and none beside a migration.
     PERFORM pg_advisory_xact_lock(7260, 1);
@@ -28,32 +31,79 @@ BEGIN
         IF NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = x.name) THEN
             EXECUTE format('CREATE ROLE %I NOLOGIN', x.name);
         END IF;
-        IF x.suffix <> 'owner' THEN
-            EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA %I FROM %I', s, x.name);
-            EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %I FROM %I', s, x.name);
+        IF NOT EXISTS (SELECT FROM pg_namespace n CROSS JOIN LATERAL aclexplode(n.nspacl) a
+                       WHERE n.nspname = s AND a.grantee = x.name::regrole AND a.privilege_type = 'USAGE') THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', s, x.name);
         END IF;
-        EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', s, x.name);
-        IF x.functions <> '{}' THEN
-            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', (SELECT string_agg(format('%I.%I', s, f), ', ') FROM unnest(x.functions) f), x.name);
-        END IF;
-        IF x.tables <> '{}' THEN
-            EXECUTE format('GRANT SELECT ON %s TO %I', (SELECT string_agg(format('%I.%I', s, t), ', ') FROM unnest(x.tables) t), x.name);
-        END IF;
-        RETURN NEXT x.name;
+        CONTINUE WHEN x.suffix = 'owner';
+        -- Rights that the role has and should not have.
+        FOR y IN
+            SELECT format('REVOKE ALL ON FUNCTION %s FROM %I', p.oid::regprocedure, x.name) AS command
+            FROM pg_proc p WHERE p.pronamespace = s::regnamespace AND p.proname <> ALL (x.functions)
+              AND EXISTS (SELECT FROM aclexplode(p.proacl) a WHERE a.grantee = x.name::regrole)
+            UNION ALL
+            SELECT format('REVOKE ALL ON %I.%I FROM %I', s, c.relname, x.name)
+            FROM pg_class c WHERE c.relnamespace = s::regnamespace AND c.relkind IN ('r', 'v')
+              AND EXISTS (SELECT FROM aclexplode(c.relacl) a WHERE a.grantee = x.name::regrole AND (a.privilege_type <> 'SELECT' OR c.relname <> ALL (x.tables)))
+        LOOP
+            EXECUTE y.command;
+        END LOOP;
+        -- Rights that the role lacks. A name that does not exist is an error.
+        FOR y IN
+            SELECT format('GRANT EXECUTE ON FUNCTION %I.%I TO %I', s, f.name, x.name) AS command
+            FROM unnest(x.functions) f (name)
+            WHERE NOT EXISTS (SELECT FROM pg_proc p CROSS JOIN LATERAL aclexplode(p.proacl) a
+                              WHERE p.pronamespace = s::regnamespace AND p.proname = f.name AND a.grantee = x.name::regrole)
+            UNION ALL
+            SELECT format('GRANT SELECT ON %I.%I TO %I', s, t.name, x.name)
+            FROM unnest(x.tables) t (name)
+            WHERE NOT EXISTS (SELECT FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a
+                              WHERE c.relnamespace = s::regnamespace AND c.relname = t.name AND a.grantee = x.name::regrole AND a.privilege_type = 'SELECT')
+        LOOP
+            EXECUTE y.command;
+        END LOOP;
     END LOOP;
-    -- Everything belongs to the owner from now on; whoever migrates next must be a member of it.
-    IF NOT pg_has_role(current_user, s || '_owner', 'USAGE') THEN
-        EXECUTE format('GRANT %I TO %I', s || '_owner', current_user);
+    -- The owner role owns everything from now on; the next migrator must be a member of it.
+    IF NOT pg_has_role(current_user, owner, 'USAGE') THEN
+        EXECUTE format('GRANT %I TO %I', owner, current_user);
     END IF;
-    EXECUTE format('ALTER SCHEMA %I OWNER TO %I', s, s || '_owner');
-    FOR x IN
-        SELECT format('ALTER %s %I.%I OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, s, c.relname, s || '_owner') AS command
-        FROM pg_class c WHERE c.relnamespace = s::regnamespace AND c.relkind IN ('r', 'v')
-        UNION ALL
-        SELECT format('ALTER FUNCTION %s OWNER TO %I', p.oid::regprocedure, s || '_owner') FROM pg_proc p WHERE p.pronamespace = s::regnamespace
-        UNION ALL
-        SELECT format('ALTER TYPE %I.%I OWNER TO %I', s, t.typname, s || '_owner') FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' WHERE t.typnamespace = s::regnamespace
+    IF EXISTS (SELECT FROM posthouse.owner_changes()) THEN
+        EXECUTE format('GRANT ALL ON ALL TABLES IN SCHEMA %I TO %I', s, owner);
+        EXECUTE format('GRANT ALL ON ALL SEQUENCES IN SCHEMA %I TO %I', s, owner);
+    END IF;
+    IF (SELECT n.nspowner <> owner::regrole FROM pg_namespace n WHERE n.nspname = s) THEN
+        EXECUTE format('ALTER SCHEMA %I OWNER TO %I', s, owner);
+    END IF;
+    FOR y IN
+        SELECT format('ALTER FUNCTION %s OWNER TO %I', p.oid::regprocedure, owner) AS command
+        FROM pg_proc p WHERE p.pronamespace = s::regnamespace AND p.proowner <> owner::regrole
     LOOP
+        EXECUTE y.command;
+    END LOOP;
+    RETURN QUERY SELECT s || '_' || r.suffix FROM posthouse.role_rights() r;
+END $$;
+
+-- The statements that give the views, types and tables of this schema to its owner, where they are another's. Each of them locks what it is about.
+CREATE OR REPLACE FUNCTION posthouse.owner_changes() RETURNS SETOF text
+LANGUAGE plpgsql STABLE SET search_path = posthouse, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT format('ALTER %s %I.%I OWNER TO %I', CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END, current_schema(), c.relname, current_schema() || '_owner')
+    FROM pg_class c
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'v', 'c') AND c.relowner <> (current_schema() || '_owner')::regrole
+    -- Views before what they read, as their readers lock them.
+    ORDER BY c.relkind <> 'v', c.oid DESC;
+END $$;
+
+-- Makes the roles of this schema, in one transaction: run it again after an upgrade. `posthouse migrate --roles` does the same in several, one for each table.
+-- The functions work with the owner's rights, so only the owner has rights on the tables; the owner cannot log in.
+CREATE OR REPLACE FUNCTION posthouse.make_roles() RETURNS SETOF text
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    x record;
+BEGIN
+    RETURN QUERY SELECT r FROM posthouse.grant_roles() r;
+    FOR x IN SELECT c.command FROM posthouse.owner_changes() c (command) LOOP
         EXECUTE x.command;
     END LOOP;
 END $$;

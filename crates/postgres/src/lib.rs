@@ -19,6 +19,7 @@ mod floors;
 mod ledger;
 mod lent;
 mod migrate;
+mod objects;
 mod rows;
 #[cfg(feature = "tls")]
 mod rustls;
@@ -36,7 +37,7 @@ mod wake;
 pub use call::{Arg, Call, Run};
 pub use enqueue::Outbox;
 pub use error::from_sqlstate;
-pub use migrate::SCHEMA_VERSION;
+pub use migrate::{Report, SCHEMA_VERSION};
 pub use schema::Schema;
 pub use store::{Options, Postgres};
 

@@ -1,9 +1,10 @@
 //! Making and upgrading the schema.
 
 use posthouse_core::{Error, Fit, Invalid, Migration, RolePlan, SchemaVersion, Upgrade};
-use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, error::SqlState, types::Type};
+use std::time::{Duration, Instant};
+use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, Transaction, error::SqlState, types::Type};
 
-use crate::{Postgres, error::from_driver, lent::in_read_committed};
+use crate::{Postgres, error::from_driver, objects};
 
 /// The schema version that this library makes and needs.
 pub const SCHEMA_VERSION: i32 = 1;
@@ -20,7 +21,7 @@ const TARGET: SchemaVersion = SchemaVersion {
 /// is running is stopped.
 pub const MIGRATIONS: [(i32, &str, &str); 1] = [(1, "tables", include_str!("../migrations/0001_tables.sql"))];
 
-/// The functions and views, applied whole by every migration: there is one text of each, not a history.
+/// The functions and views: there is one text of each, not a history. Every migration applies those that differ.
 pub const FUNCTIONS: [(&str, &str); 36] = [
     ("clock", include_str!("../sql/clock.sql")),
     ("words", include_str!("../sql/words.sql")),
@@ -65,18 +66,29 @@ pub const FUNCTIONS: [(&str, &str); 36] = [
 
 impl Postgres {
     /// Makes the schema, or brings it up to this version: one transaction, guarded against a second migrator. Answers what it did.
+    ///
+    /// It changes only the objects that differ, and locks nothing if none does. It waits 300 ms at a time for a lock that other sessions hold, and tries again for up to 60 s;
+    /// a migration that fails changes nothing.
     pub async fn migrate(&self) -> Result<Upgrade, Error> {
+        self.migrate_reporting(&|_| {}).await
+    }
+
+    /// The same, and reports each wait as it begins.
+    pub async fn migrate_reporting(&self, report: Report<'_>) -> Result<Upgrade, Error> {
+        let mut retries = Retries::default();
+        loop {
+            match self.migrate_once(report).await {
+                Err(e) if retries.again(&e, report).await => {}
+                answer => return answer.map_err(|e| retries.given_up(e)),
+            }
+        }
+    }
+
+    async fn migrate_once(&self, report: Report<'_>) -> Result<Upgrade, Error> {
         let mut client = self.lender.client().await?;
         self.check_server(&client).await?;
-        // Who waited for another migrator must see what that one did, whatever isolation the database has by default.
-        let begin = client
-            .build_transaction()
-            .isolation_level(IsolationLevel::ReadCommitted);
-        let tx = begin.start().await.map_err(from_driver)?;
-        tx.batch_execute(&self.schema.apply(include_str!("../sql/migrate_begin.sql")))
-            .await
-            .map_err(from_driver)?;
-        if !self.standing(&*tx).await? {
+        let tx = take_turn(&mut client, report).await?;
+        if !self.standing(&tx).await? {
             let make = self.schema.apply("CREATE SCHEMA posthouse");
             tx.batch_execute(&make).await.map_err(from_driver)?;
         }
@@ -93,16 +105,15 @@ impl Postgres {
                 tx.batch_execute(&self.schema.apply(sql)).await.map_err(from_driver)?;
             }
         }
-        for (_, sql) in FUNCTIONS {
-            tx.batch_execute(&self.schema.apply(sql)).await.map_err(from_driver)?;
-        }
+        objects::apply(&tx, &self.schema).await?;
         let end = self.schema.apply(include_str!("../sql/migrate_end.sql"));
         tx.query_typed(&end, &[(&SCHEMA_VERSION, Type::INT4), (&OLDEST_COMPATIBLE, Type::INT4)])
             .await
             .map_err(from_driver)?;
-        tx.batch_execute(&self.schema.apply(include_str!("../sql/migrate_grants.sql")))
-            .await
-            .map_err(from_driver)?;
+        let grants = self.schema.apply(include_str!("../sql/migrate_grants.sql"));
+        for grant in statements(&tx, &grants).await? {
+            tx.batch_execute(&grant).await.map_err(from_driver)?;
+        }
         tx.commit().await.map_err(from_driver)?;
         Ok(upgrade)
     }
@@ -141,13 +152,50 @@ impl Postgres {
 
     /// Makes the roles of the schema (`posthouse_owner`, `_producer`, `_relay`, `_operator`, `_viewer`), or brings their rights up
     /// to date, and answers their names. Nobody can log in as one of them: grant them to those who can.
+    ///
+    /// It changes only the rights that differ. The tables get their owner one by one, so that no two of them are locked at a time.
     pub async fn make_roles(&self) -> Result<Vec<String>, Error> {
+        self.make_roles_reporting(&|_| {}).await
+    }
+
+    /// The same, and reports each wait as it begins.
+    pub async fn make_roles_reporting(&self, report: Report<'_>) -> Result<Vec<String>, Error> {
         self.check_schema().await?;
-        let sql = self.schema.apply("SELECT posthouse.make_roles()");
+        let mut retries = Retries::default();
+        let made = loop {
+            match self.grant_roles(report).await {
+                Err(e) if retries.again(&e, report).await => {}
+                answer => break answer.map_err(|e| retries.given_up(e))?,
+            }
+        };
+        // Ends: each round gives one relation its owner, or uses up the retries.
+        loop {
+            match self.move_one_relation(report).await {
+                Ok(true) => retries.succeeded(),
+                Ok(false) => return Ok(made),
+                Err(e) if retries.again(&e, report).await => {}
+                Err(e) => return Err(retries.given_up(e)),
+            }
+        }
+    }
+
+    async fn grant_roles(&self, report: Report<'_>) -> Result<Vec<String>, Error> {
         let mut client = self.lender.client().await?;
-        // Who waited for another must see what that one made.
-        let rows = in_read_committed(&mut client, &sql, &[]).await?;
-        rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
+        let tx = take_turn(&mut client, report).await?;
+        let names = statements(&tx, &self.schema.apply("SELECT posthouse.grant_roles()")).await?;
+        tx.commit().await.map_err(from_driver)?;
+        Ok(names)
+    }
+
+    /// Gives one table, view or type of the schema to its owner. Answers whether there was one.
+    async fn move_one_relation(&self, report: Report<'_>) -> Result<bool, Error> {
+        let mut client = self.lender.client().await?;
+        let tx = take_turn(&mut client, report).await?;
+        let moves = statements(&tx, &self.schema.apply("SELECT posthouse.owner_changes()")).await?;
+        let Some(first) = moves.first() else { return Ok(false) };
+        tx.batch_execute(first).await.map_err(from_driver)?;
+        tx.commit().await.map_err(from_driver)?;
+        Ok(true)
     }
 
     /// What [`make_roles`](Self::make_roles) would make and grant. Changes nothing, and needs no schema yet.
@@ -236,6 +284,92 @@ impl Postgres {
             // No such schema, or no such table in it.
             Err(e) if matches!(e.code().map(SqlState::code), Some("3F000" | "42P01")) => Ok(None),
             Err(e) => Err(from_driver(e)),
+        }
+    }
+}
+
+/// Receives a sentence for each wait of a migration, as the wait begins.
+pub type Report<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+/// Begins a transaction that changes the schema, after any other migrator's. READ COMMITTED, whatever the database's default is: a migrator that waited must
+/// see the changes of the one before it.
+async fn take_turn<'a>(client: &'a mut Client, report: Report<'_>) -> Result<Transaction<'a>, Error> {
+    let begin = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::ReadCommitted);
+    let tx = begin.start().await.map_err(from_driver)?;
+    tx.batch_execute(include_str!("../sql/migrate_begin.sql"))
+        .await
+        .map_err(from_driver)?;
+    let rows = tx.query_typed(include_str!("../sql/migrate_turn.sql"), &[]).await;
+    let rows = rows.map_err(from_driver)?;
+    let busy: Option<i32> = rows
+        .first()
+        .map_or(Ok(None), |row| row.try_get(0))
+        .map_err(from_driver)?;
+    if let Some(process) = busy {
+        report(&format!(
+            "another migration of this database is under way (server process {process}); waiting until it has ended"
+        ));
+        tx.batch_execute("SELECT pg_advisory_xact_lock(7260, 1)")
+            .await
+            .map_err(from_driver)?;
+    }
+    objects::wait_for_locks(&tx).await?;
+    Ok(tx)
+}
+
+/// The texts that a statement answers.
+async fn statements(tx: &Transaction<'_>, sql: &str) -> Result<Vec<String>, Error> {
+    let rows = tx.query_typed(sql, &[]).await.map_err(from_driver)?;
+    rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
+}
+
+/// How long a migration goes on asking for locks that traffic holds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Decides whether a migration that did not get its locks runs again, and when.
+#[derive(Default)]
+struct Retries {
+    /// When it first did not get them.
+    since: Option<Instant>,
+    reported: bool,
+}
+
+impl Retries {
+    /// Whether to run it again; waits a little before it says yes.
+    async fn again(&mut self, e: &Error, report: Report<'_>) -> bool {
+        if !matches!(e, Error::Contention(_)) {
+            return false;
+        }
+        if !std::mem::replace(&mut self.reported, true) {
+            let seconds = PATIENCE.as_secs();
+            report(&format!(
+                "waiting for a lock that other sessions hold; trying again for up to {seconds} seconds"
+            ));
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        // A random pause, so that the next attempt does not meet the same statement at the same moment.
+        let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0]);
+        tokio::time::sleep(Duration::from_millis(50 + spread)).await;
+        since.elapsed() < PATIENCE
+    }
+
+    /// It got them: the next ones may take as long again.
+    fn succeeded(&mut self) {
+        self.since = None;
+    }
+
+    fn given_up(&self, e: Error) -> Error {
+        match e {
+            Error::Contention(source) if self.since.is_some() => {
+                let seconds = PATIENCE.as_secs();
+                let text = format!(
+                    "the schema was not changed: other sessions held its locks for {seconds} seconds ({source}); end long transactions (pg_stat_activity shows them), then run it again"
+                );
+                Error::Timeout(text.into())
+            }
+            other => other,
         }
     }
 }

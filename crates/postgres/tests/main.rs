@@ -6,6 +6,7 @@
 mod arguments;
 mod attack;
 mod batch;
+mod beside;
 mod condition;
 mod contract;
 mod controls;

@@ -94,9 +94,20 @@ impl AnyStore {
     /// Makes the schema in the store that this URL names, or brings it up to date. Creates a SQLite file that is not
     /// there. Answers what it did.
     pub async fn migrate(url: &str) -> Result<Upgrade, Error> {
+        Self::migrate_reporting(url, &|_| {}).await
+    }
+
+    /// The same, and reports each wait as it begins: on PostgreSQL for another migrator, or for locks that other sessions hold.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL's migration reports its waits")
+    )]
+    pub async fn migrate_reporting(url: &str, report: &(dyn Fn(&str) + Send + Sync)) -> Result<Upgrade, Error> {
         match StoreUrl::parse(url)? {
             #[cfg(feature = "postgres")]
-            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.migrate().await,
+            StoreUrl::Postgres { url, schema } => {
+                Postgres::open(&url, options(schema)?)?.migrate_reporting(report).await
+            }
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite { path } => blocking(|| Sqlite::migrate(path)).await,
             #[cfg(feature = "surreal")]
@@ -122,9 +133,22 @@ impl AnyStore {
 
     /// Makes the roles of the schema, or brings their rights up to date, and answers their names. PostgreSQL only.
     pub async fn make_roles(url: &str) -> Result<Vec<String>, Error> {
+        Self::make_roles_reporting(url, &|_| {}).await
+    }
+
+    /// The same, and reports each wait as it begins.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        expect(unused_variables, reason = "only PostgreSQL has roles")
+    )]
+    pub async fn make_roles_reporting(url: &str, report: &(dyn Fn(&str) + Send + Sync)) -> Result<Vec<String>, Error> {
         match StoreUrl::parse(url)? {
             #[cfg(feature = "postgres")]
-            StoreUrl::Postgres { url, schema } => Postgres::open(&url, options(schema)?)?.make_roles().await,
+            StoreUrl::Postgres { url, schema } => {
+                Postgres::open(&url, options(schema)?)?
+                    .make_roles_reporting(report)
+                    .await
+            }
             #[cfg(feature = "sqlite")]
             StoreUrl::Sqlite { .. } => Err(no_roles("a SQLite file has none; its permissions are the file's")),
             #[cfg(feature = "surreal")]

@@ -1,7 +1,8 @@
 //! `posthouse migrate`: makes the schema, brings it up to date, or says what that would take.
 
-use posthouse::{AnyStore, Fit, RolePlan, SchemaVersion, StoreSettings, Upgrade};
+use posthouse::{AnyStore, Error, Fit, RolePlan, SchemaVersion, StoreSettings, Upgrade};
 use serde_json::json;
+use tokio::sync::mpsc;
 
 use crate::{
     cli::Migrate,
@@ -23,12 +24,14 @@ pub async fn run(args: &Migrate, store: &str, loaded: &Loaded, out: &Output) -> 
     if args.dry_run {
         return tell(&AnyStore::plan_migration(store).await?, &roles, out);
     }
-    let done = AnyStore::migrate(store).await?;
+    let (send, mut waits) = mpsc::unbounded_channel();
+    let report = |text: &str| drop(send.send(text.to_owned()));
+    let done = with_notes(out, &mut waits, AnyStore::migrate_reporting(store, &report)).await?;
     if done.fit != Fit::Newer {
         configure(store, loaded, out).await?;
     }
     let roles = match args.roles {
-        true => AnyStore::make_roles(store).await?,
+        true => with_notes(out, &mut waits, AnyStore::make_roles_reporting(store, &report)).await?,
         false => Vec::new(),
     };
     out.note(&match done.fit {
@@ -49,6 +52,22 @@ pub async fn run(args: &Migrate, store: &str, loaded: &Loaded, out: &Output) -> 
         out.note("Nobody can log in as one of these: GRANT them to those who can.");
     }
     Ok(())
+}
+
+/// Runs the work, and shows its waits as notes meanwhile.
+async fn with_notes<T>(
+    out: &Output,
+    waits: &mut mpsc::UnboundedReceiver<String>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            Some(text) = waits.recv() => out.note(&text),
+            done = &mut work => return done,
+        }
+    }
 }
 
 /// Writes what the configuration says of producers into the store, where every one of them obeys it.
@@ -138,7 +157,7 @@ fn steps(plan: &Upgrade) -> Vec<(&'static str, String)> {
     if plan.functions > 0 {
         steps.push((
             "apply",
-            format!("the functions and views, whole ({} files)", plan.functions),
+            format!("the functions and views that differ, of {} files", plan.functions),
         ));
     }
     if !plan.migrations.is_empty() {
