@@ -1,6 +1,9 @@
 //! What an SQLSTATE means to our users. The one table for every driver.
 
+use deadpool_postgres::{PoolError, TimeoutType};
 use posthouse_core::{BoxError, Error, Invalid, MessageId, State};
+
+use crate::reach::Target;
 
 /// The meaning of a database error. `detail` and `hint` carry what our functions put there: an id, a state, a field.
 ///
@@ -53,9 +56,10 @@ pub(crate) fn from_driver(e: tokio_postgres::Error) -> Error {
 }
 
 /// The meaning of an error of the pool.
-pub(crate) fn from_pool(e: deadpool_postgres::PoolError) -> Error {
+pub(crate) fn from_pool(e: PoolError, target: &Target) -> Error {
     match e {
-        deadpool_postgres::PoolError::Backend(e) => match from_driver(e) {
+        PoolError::Timeout(TimeoutType::Create) => target.silent(),
+        PoolError::Backend(e) => match from_driver(e) {
             Error::Internal(source) => Error::Unavailable(source),
             other => other,
         },

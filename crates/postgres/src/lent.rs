@@ -14,6 +14,7 @@ use tokio_postgres::{Client, IsolationLevel, Row};
 
 use crate::{
     error::{from_driver, from_pool},
+    reach::Target,
     store::Args,
     tls::Connector,
 };
@@ -21,6 +22,9 @@ use crate::{
 /// What has had no answer for so long is asked again, on another connection. It is long, because a server may only be slow, and what it
 /// is asked again does not make it faster; that its machine is gone is noticed by the system before, see `store::configured`.
 const SILENCE: Duration = Duration::from_secs(20);
+
+/// How long a connection of the pool that is in use is waited for.
+pub(crate) const WAIT: Duration = Duration::from_secs(10);
 
 /// Waits for what a relay asked, and not for ever: a connection whose other end is gone without a word is silent for good.
 pub(crate) async fn heard<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -43,8 +47,8 @@ pub(crate) async fn heard_within<T>(
 #[derive(Clone)]
 pub(crate) struct Lender {
     pool: Pool,
-    /// To tell the server that nobody waits any more.
-    tls: Connector,
+    /// The server.
+    target: Arc<Target>,
     /// Transactions must ask for READ COMMITTED, because the database begins them otherwise.
     explicit: Arc<AtomicBool>,
     lost: Lost,
@@ -72,10 +76,10 @@ impl Lost {
 }
 
 impl Lender {
-    pub(crate) fn new(pool: Pool, tls: Connector, lost: Lost) -> Self {
+    pub(crate) fn new(pool: Pool, target: Target, lost: Lost) -> Self {
         Self {
             pool,
-            tls,
+            target: Arc::new(target),
             explicit: Arc::default(),
             lost,
         }
@@ -92,12 +96,13 @@ impl Lender {
     }
 
     pub(crate) async fn client(&self) -> Result<Object, Error> {
-        self.pool.get().await.map_err(from_pool)
+        self.pool.get().await.map_err(|e| from_pool(e, &self.target))
     }
 
     /// A connection that goes back only when everything that was asked on it has its answer.
     pub(crate) async fn lend(&self) -> Result<Lent, Error> {
-        Ok(Lent::new(self.client().await?, Connector::clone(&self.tls)))
+        // The connector is for the cancel request, should the caller stop waiting.
+        Ok(Lent::new(self.client().await?, Connector::clone(&self.target.tls)))
     }
 
     /// Runs one statement as a transaction of its own.

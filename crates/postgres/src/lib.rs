@@ -20,6 +20,7 @@ mod ledger;
 mod lent;
 mod migrate;
 mod objects;
+mod reach;
 mod rows;
 #[cfg(feature = "tls")]
 mod rustls;

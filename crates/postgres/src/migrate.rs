@@ -4,7 +4,7 @@ use posthouse_core::{Error, Fit, Invalid, Migration, RolePlan, SchemaVersion, Up
 use std::time::{Duration, Instant};
 use tokio_postgres::{Client, GenericClient, IsolationLevel, Row, Transaction, error::SqlState, types::Type};
 
-use crate::{Postgres, error::from_driver, objects};
+use crate::{Postgres, error::from_driver, lent::heard, objects};
 
 /// The schema version that this library makes and needs.
 pub const SCHEMA_VERSION: i32 = 1;
@@ -120,10 +120,13 @@ impl Postgres {
 
     /// What [`migrate`](Self::migrate) would do. Changes nothing and locks nothing.
     pub async fn plan_migration(&self) -> Result<Upgrade, Error> {
-        let client = self.lender.client().await?;
-        self.check_server(&client).await?;
-        self.standing(&**client).await?;
-        self.upgrade(self.found(&client).await?)
+        let look = async {
+            let client = self.lender.client().await?;
+            self.check_server(&client).await?;
+            self.standing(&**client).await?;
+            self.found(&client).await
+        };
+        self.upgrade(heard(look).await?)
     }
 
     /// Whether the schema is there. Refuses one that holds what is not ours: rights in it would be revoked.

@@ -26,9 +26,10 @@ use crate::{
     enqueue::millis,
     error::from_driver,
     floors::FloorBook,
-    lent::{Lender, Lost, heard, heard_within},
+    lent::{Lender, Lost, WAIT, heard, heard_within},
+    reach::Target,
     rows, settle,
-    tls::{self, Connector},
+    tls::Connector,
     wake::Bell,
 };
 
@@ -98,16 +99,16 @@ impl Postgres {
     /// The same with options.
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, Error> {
         let store = Self::open(url, options)?;
-        store.check_schema().await?;
+        heard(store.check_schema()).await?;
         Ok(store)
     }
 
     /// A handle that has not looked at the database yet: for [`migrate`](Self::migrate).
     pub fn open(url: &str, options: Options) -> Result<Self, Error> {
-        let (config, tls) = configured(url)?;
+        let target = Target::read(url)?;
         let manager = Manager::from_config(
-            config.clone(),
-            Connector::clone(&tls),
+            target.config.clone(),
+            Connector::clone(&target.tls),
             ManagerConfig {
                 recycling_method: RecyclingMethod::Fast,
             },
@@ -117,16 +118,17 @@ impl Postgres {
             .pre_recycle(lost.in_pool())
             .max_size(options.connections)
             .runtime(deadpool_postgres::Runtime::Tokio1)
-            .wait_timeout(Some(Duration::from_secs(10)))
+            .wait_timeout(Some(WAIT))
+            .create_timeout(Some(target.within()))
             .build()
             .map_err(|e| Error::Internal(e.into()))?;
-        let (direct, its_tls) = match &options.listen {
-            Some(url) => configured(url)?,
-            None => (config, Connector::clone(&tls)),
+        let direct = match &options.listen {
+            Some(url) => Target::read(url)?,
+            None => target.clone(),
         };
-        let bell = Bell::new(direct, its_tls, options.schema.clone());
+        let bell = Bell::new(direct, options.schema.clone());
         Ok(Self {
-            lender: Lender::new(pool, tls, lost),
+            lender: Lender::new(pool, target, lost),
             schema: options.schema.clone(),
             options,
             floors: Arc::default(),
@@ -220,26 +222,6 @@ impl Postgres {
             }
         }
     }
-}
-
-/// How to connect to a server.
-fn configured(url: &str) -> Result<(tokio_postgres::Config, Connector), Error> {
-    let (mut config, tls) = tls::read(url)?;
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(Duration::from_secs(5));
-    }
-    // A machine that is gone says nothing: asked by the system itself whether it is there, it is given up within 10 seconds, and one
-    // that is only busy is not. Who has set something else in the URL has it.
-    if config.get_keepalives_idle() == tokio_postgres::Config::new().get_keepalives_idle() {
-        config.keepalives_idle(Duration::from_secs(4));
-        config.keepalives_interval(Duration::from_secs(2));
-        config.keepalives_retries(3);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(Duration::from_secs(10));
-    }
-    config.application_name("posthouse");
-    Ok((config, tls))
 }
 
 /// The arguments of a statement, with their types: so it needs no name on the server, which is what lets it pass through a

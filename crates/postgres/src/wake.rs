@@ -7,15 +7,13 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::Notify, task::JoinHandle};
-use tokio_postgres::{AsyncMessage, Config};
+use tokio_postgres::AsyncMessage;
 use uuid::Uuid;
 
-use crate::{Schema, error::from_driver, tls::Connector};
+use crate::{Schema, error::from_driver, reach::Target};
 
 /// The wait after a connection that could not be made; it doubles up to the second.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long a connection may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A hint: while nobody listens, relays poll, and nothing waits for the connection.
 pub(crate) struct Bell {
@@ -29,8 +27,7 @@ pub(crate) struct Bell {
 }
 
 struct Line {
-    config: Config,
-    tls: Connector,
+    target: Target,
     schema: Schema,
     rung: Notify,
     /// Why nobody listens, if that is news.
@@ -47,13 +44,12 @@ impl Drop for Ear {
 }
 
 impl Bell {
-    pub(crate) fn new(config: Config, tls: Connector, schema: Schema) -> Self {
+    pub(crate) fn new(target: Target, schema: Schema) -> Self {
         Self {
             id: Uuid::new_v4(),
             marked: Mutex::default(),
             line: Arc::new(Line {
-                config,
-                tls,
+                target,
                 schema,
                 rung: Notify::new(),
                 failed: Mutex::default(),
@@ -120,10 +116,7 @@ async fn listen_for_ever(line: Arc<Line>) {
 impl Line {
     /// Listens for as long as the connection lasts.
     async fn listen(&self) -> Result<(), Error> {
-        let silent = || Error::Timeout(format!("no connection within {} seconds", PATIENCE.as_secs()).into());
-        let connect = self.config.connect(Connector::clone(&self.tls));
-        let connected = tokio::time::timeout(PATIENCE, connect).await.map_err(|_| silent())?;
-        let (client, mut connection) = connected.map_err(from_driver)?;
+        let (client, mut connection) = self.target.connect().await?;
         let hear = async {
             // Ends with the connection.
             while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
@@ -134,8 +127,8 @@ impl Line {
         };
         let begin = async {
             let listen = format!("LISTEN {}", self.schema);
-            let begun = tokio::time::timeout(PATIENCE, client.batch_execute(&listen)).await;
-            begun.map_err(|_| silent())?.map_err(from_driver)?;
+            let begun = tokio::time::timeout(self.target.within(), client.batch_execute(&listen)).await;
+            begun.map_err(|_| self.target.silent())?.map_err(from_driver)?;
             *locked(&self.failed) = None;
             // Nobody heard what rang before.
             self.rung.notify_one();

@@ -14,6 +14,7 @@ mod operators;
 mod refusals;
 mod round_trip;
 mod screens;
+mod silent;
 mod story;
 mod streams;
 mod support;

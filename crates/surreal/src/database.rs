@@ -146,8 +146,22 @@ impl Database<Any> {
     }
 }
 
-/// Connects to a server, signs in and chooses the database.
+/// Connects to a server, signs in and chooses the database, all of it in time.
 async fn reach(address: &Address) -> Result<surrealdb::Surreal<Any>, Error> {
+    match tokio::time::timeout(PATIENCE, let_in(address)).await {
+        Ok(client) => client,
+        Err(_) => {
+            let text = format!(
+                "{} did not finish a connection within {} seconds; check the host and the port, that SurrealDB answers there, and that no firewall drops the packets",
+                address.endpoint(),
+                PATIENCE.as_secs()
+            );
+            Err(Error::Timeout(text.into()))
+        }
+    }
+}
+
+async fn let_in(address: &Address) -> Result<surrealdb::Surreal<Any>, Error> {
     let mut config = Config::new();
     if let Engine::Server {
         tls: Some(Tls { authority }),
@@ -156,10 +170,9 @@ async fn reach(address: &Address) -> Result<surrealdb::Surreal<Any>, Error> {
     {
         config = config.rustls(tls::config(authority.as_deref())?);
     }
-    let reached = connect((address.endpoint(), config));
-    let client = in_time(async { reached.await.map_err(unavailable) }).await?;
+    let client = connect((address.endpoint(), config)).await.map_err(unavailable)?;
     if let Engine::Server { user: Some(user), .. } = &address.engine {
-        in_time(sign_in(&client, address, user)).await?;
+        sign_in(&client, address, user).await?;
     }
     choose(&client, address).await?;
     Ok(client)

@@ -48,14 +48,19 @@ pub fn run(args: &cli::Relay, sources: Sources, out: &Output) -> Result<(), Fail
 
 async fn serve(args: &cli::Relay, sources: Sources, loaded: Loaded, out: &Output) -> Result<(), Failure> {
     let cancel = CancellationToken::new();
-    // Before anything that takes time: who is told to stop at once, stops at once.
-    let signals = signals(cancel.clone())?;
+    let mut helpers = JoinSet::new();
+    // Before anything that takes time, so that a signal also stops a relay that is still connecting.
+    helpers.spawn(signals(cancel.clone())?);
     if args.until_stdin_closes {
         until_stdin_closes(cancel.clone());
     }
     let mut routes = Routes::default();
     let planned = routes.plan(&loaded.config)?;
-    let stores = open(&loaded.config).await?;
+    let opened = cancel.run_until_cancelled(open(&loaded.config)).await;
+    let Some(stores) = opened.transpose()? else {
+        tracing::info!("stopped before the stores were open");
+        return Ok(());
+    };
     let mut relay = builder(&loaded.config, &stores)?;
     for (topic, to) in planned {
         relay = relay.route(topic, to);
@@ -66,8 +71,6 @@ async fn serve(args: &cli::Relay, sources: Sources, loaded: Loaded, out: &Output
     }
     let state = State::new(relay.control(), stores.clone(), cancel.clone(), measured.clone());
     let state = Arc::new(state);
-    let mut helpers = JoinSet::new();
-    helpers.spawn(signals);
     let at = match loaded.config.admin.bind {
         Some(address) => {
             let (listener, at) = bind(address).await?;
