@@ -67,8 +67,8 @@ pub const FUNCTIONS: [(&str, &str); 36] = [
 impl Postgres {
     /// Makes the schema, or brings it up to this version: one transaction, guarded against a second migrator. Answers what it did.
     ///
-    /// It changes only the objects that differ, and locks nothing if none does. It waits 300 ms at a time for a lock that other sessions hold, and tries again for up to 60 s;
-    /// a migration that fails changes nothing.
+    /// It changes only the objects that differ, and locks nothing if none does. It waits for a lock that other sessions hold, 300 ms at first and 5 s at most, then releases all and tries
+    /// again, for up to 60 s. A migration that fails changes nothing.
     pub async fn migrate(&self) -> Result<Upgrade, Error> {
         self.migrate_reporting(&|_| {}).await
     }
@@ -77,17 +77,17 @@ impl Postgres {
     pub async fn migrate_reporting(&self, report: Report<'_>) -> Result<Upgrade, Error> {
         let mut retries = Retries::default();
         loop {
-            match self.migrate_once(report).await {
+            match self.migrate_once(retries.first_wait(), report).await {
                 Err(e) if retries.again(&e, report).await => {}
                 answer => return answer.map_err(|e| retries.given_up(e)),
             }
         }
     }
 
-    async fn migrate_once(&self, report: Report<'_>) -> Result<Upgrade, Error> {
+    async fn migrate_once(&self, first_wait: Duration, report: Report<'_>) -> Result<Upgrade, Error> {
         let mut client = self.lender.client().await?;
         self.check_server(&client).await?;
-        let tx = take_turn(&mut client, report).await?;
+        let tx = take_turn(&mut client, first_wait, report).await?;
         if !self.standing(&tx).await? {
             let make = self.schema.apply("CREATE SCHEMA posthouse");
             tx.batch_execute(&make).await.map_err(from_driver)?;
@@ -173,7 +173,7 @@ impl Postgres {
         };
         // Ends: each round gives one relation its owner, or uses up the retries.
         loop {
-            match self.move_one_relation(report).await {
+            match self.move_one_relation(retries.first_wait(), report).await {
                 Ok(true) => retries.succeeded(),
                 Ok(false) => return Ok(made),
                 Err(e) if retries.again(&e, report).await => {}
@@ -184,16 +184,16 @@ impl Postgres {
 
     async fn grant_roles(&self, report: Report<'_>) -> Result<Vec<String>, Error> {
         let mut client = self.lender.client().await?;
-        let tx = take_turn(&mut client, report).await?;
+        let tx = take_turn(&mut client, objects::LOCKS, report).await?;
         let names = statements(&tx, &self.schema.apply("SELECT posthouse.grant_roles()")).await?;
         tx.commit().await.map_err(from_driver)?;
         Ok(names)
     }
 
     /// Gives one table, view or type of the schema to its owner. Answers whether there was one.
-    async fn move_one_relation(&self, report: Report<'_>) -> Result<bool, Error> {
+    async fn move_one_relation(&self, first_wait: Duration, report: Report<'_>) -> Result<bool, Error> {
         let mut client = self.lender.client().await?;
-        let tx = take_turn(&mut client, report).await?;
+        let tx = take_turn(&mut client, first_wait, report).await?;
         let moves = statements(&tx, &self.schema.apply("SELECT posthouse.owner_changes()")).await?;
         let Some(first) = moves.first() else { return Ok(false) };
         tx.batch_execute(first).await.map_err(from_driver)?;
@@ -296,7 +296,13 @@ pub type Report<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 /// Begins a transaction that changes the schema, after any other migrator's. READ COMMITTED, whatever the database's default is: a migrator that waited must
 /// see the changes of the one before it.
-async fn take_turn<'a>(client: &'a mut Client, report: Report<'_>) -> Result<Transaction<'a>, Error> {
+///
+/// It waits for its first lock for at most `first_wait`.
+async fn take_turn<'a>(
+    client: &'a mut Client,
+    first_wait: Duration,
+    report: Report<'_>,
+) -> Result<Transaction<'a>, Error> {
     let begin = client
         .build_transaction()
         .isolation_level(IsolationLevel::ReadCommitted);
@@ -311,14 +317,20 @@ async fn take_turn<'a>(client: &'a mut Client, report: Report<'_>) -> Result<Tra
         .map_or(Ok(None), |row| row.try_get(0))
         .map_err(from_driver)?;
     if let Some(process) = busy {
-        report(&format!(
-            "another migration of this database is under way (server process {process}); waiting until it has ended"
-        ));
-        tx.batch_execute("SELECT pg_advisory_xact_lock(7260, 1)")
-            .await
-            .map_err(from_driver)?;
+        let turn = tx.batch_execute("SELECT pg_advisory_xact_lock(7260, 1)");
+        tokio::pin!(turn);
+        let taken = match tokio::time::timeout(QUIET, &mut turn).await {
+            Ok(taken) => taken,
+            Err(_) => {
+                report(&format!(
+                    "another migration of this database is under way (server process {process}); waiting until it has ended"
+                ));
+                turn.await
+            }
+        };
+        taken.map_err(from_driver)?;
     }
-    objects::wait_for_locks(&tx).await?;
+    objects::wait_at_most(&tx, first_wait).await?;
     Ok(tx)
 }
 
@@ -328,6 +340,9 @@ async fn statements(tx: &Transaction<'_>, sql: &str) -> Result<Vec<String>, Erro
     rows.iter().map(|row| row.try_get(0).map_err(from_driver)).collect()
 }
 
+/// A wait for another migrator that is shorter than this is not reported.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// How long a migration goes on asking for locks that traffic holds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -336,6 +351,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Retries {
     /// When it first did not get them.
     since: Option<Instant>,
+    attempts: u32,
     reported: bool,
 }
 
@@ -352,6 +368,7 @@ impl Retries {
             ));
         }
         let since = *self.since.get_or_insert_with(Instant::now);
+        self.attempts += 1;
         // A random pause, so that the next attempt does not meet the same statement at the same moment.
         let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0]);
         tokio::time::sleep(Duration::from_millis(50 + spread)).await;
@@ -360,7 +377,13 @@ impl Retries {
 
     /// It got them: the next ones may take as long again.
     fn succeeded(&mut self) {
-        self.since = None;
+        (self.since, self.attempts) = (None, 0);
+    }
+
+    /// How long the first lock is waited for: 300 ms, and twice as long after each attempt that failed, up to 4.8 s. Statements that take longer than the
+    /// wait would keep the migration out for ever; sessions that begin meanwhile wait behind it.
+    fn first_wait(&self) -> Duration {
+        objects::LOCKS * 2_u32.pow(self.attempts.min(4))
     }
 
     fn given_up(&self, e: Error) -> Error {

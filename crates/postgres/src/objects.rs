@@ -13,9 +13,9 @@ use tokio_postgres::{Row, Transaction, types::Type};
 
 use crate::{Schema, error::from_driver, migrate::FUNCTIONS, store::Args};
 
-/// How long a migration waits for all locks that it holds together. Shorter than the server's `deadlock_timeout` (1 s by default), so that in a deadlock
-/// the migration gives up before the server aborts a session.
-const LOCKS: Duration = Duration::from_millis(300);
+/// How long a migration that holds a lock waits for the others that it needs. Shorter than the server's `deadlock_timeout` (1 s by default), so that in a
+/// deadlock the migration gives up before the server aborts a session. For its first lock it may wait longer, because no session waits for it yet.
+pub(crate) const LOCKS: Duration = Duration::from_millis(300);
 
 /// One object of the schema.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +65,8 @@ struct Applied {
     shown: Vec<u8>,
 }
 
-/// Applies the objects that the database does not have as this program does. Answers how many that were.
+/// Applies the objects that the database does not have as this program does. Answers how many that were. The caller has set how long the first lock is
+/// waited for.
 pub(crate) async fn apply(tx: &Transaction<'_>, schema: &Schema) -> Result<usize, Error> {
     let (shown, applied) = (shown(tx, schema).await?, applied(tx, schema).await?);
     let is_as_made = |object: &Object| match (shown.get(&object.name), applied.get(&object.name)) {
@@ -79,12 +80,12 @@ pub(crate) async fn apply(tx: &Transaction<'_>, schema: &Schema) -> Result<usize
     }
     // Lock the views before changing anything, in the order in which their readers lock them: a view before the views that it reads.
     let there = differing.iter().rev().filter(|object| shown.contains_key(&object.name));
-    let since = Instant::now();
+    let mut since: Option<Instant> = None;
     for sql in there.filter_map(|object| lock(object, schema)) {
-        wait_at_most(tx, LOCKS.saturating_sub(since.elapsed())).await?;
         tx.batch_execute(&sql).await.map_err(from_driver)?;
+        let since = since.get_or_insert_with(Instant::now);
+        wait_at_most(tx, LOCKS.saturating_sub(since.elapsed())).await?;
     }
-    wait_at_most(tx, LOCKS.saturating_sub(since.elapsed())).await?;
     for object in &differing {
         tx.batch_execute(&object.sql).await.map_err(from_driver)?;
     }
@@ -147,55 +148,4 @@ pub(crate) async fn wait_at_most(tx: &Transaction<'_>, time: Duration) -> Result
     // Zero would set no limit.
     let sql = format!("SET LOCAL lock_timeout = {}", time.as_millis().max(1));
     tx.batch_execute(&sql).await.map_err(from_driver)
-}
-
-/// The same with [`LOCKS`].
-pub(crate) async fn wait_for_locks(tx: &Transaction<'_>) -> Result<(), Error> {
-    wait_at_most(tx, LOCKS).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_statement_of_every_file_makes_an_object_of_its_own() {
-        let objects = objects(&Schema::default());
-        assert!(objects.len() > 100, "{}", objects.len());
-        for object in &objects {
-            let kind = object.name.split(' ').next();
-            assert!(matches!(kind, Some("function" | "view" | "trigger")), "{}", object.name);
-            let twins = objects.iter().filter(|other| other.name == object.name).count();
-            assert_eq!(twins, 1, "{}", object.name);
-        }
-        // Nothing but comments stands before the first, and no statement is of another kind.
-        for (file, text) in FUNCTIONS {
-            let before = text.split(BEGINS).next().unwrap_or_default();
-            assert!(
-                before.lines().all(|line| line.is_empty() || line.starts_with("--")),
-                "{file}"
-            );
-            let others = ["CREATE", "DROP", "ALTER", "GRANT", "REVOKE", "DO "];
-            let odd = text
-                .lines()
-                .find(|line| !line.starts_with(BEGINS) && others.iter().any(|word| line.starts_with(word)));
-            assert_eq!(odd, None, "{file}");
-        }
-    }
-
-    #[test]
-    fn an_object_is_called_by_its_kind_and_name() {
-        let names: Vec<_> = objects(&Schema::default())
-            .into_iter()
-            .map(|object| object.name)
-            .collect();
-        for name in [
-            "function enqueue",
-            "function clock",
-            "view messages",
-            "trigger entry_dies",
-        ] {
-            assert!(names.iter().any(|known| known == name), "{name}");
-        }
-    }
 }

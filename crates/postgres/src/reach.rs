@@ -96,33 +96,3 @@ impl Target {
         places.join(", ")
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(url: &str) -> Target {
-        Target::read(url).unwrap_or_else(|e| panic!("{url}: {e}"))
-    }
-
-    #[test]
-    fn the_time_to_connect_is_that_of_the_url_for_each_host() {
-        let seconds = |url: &str| read(url).within().as_secs();
-        assert_eq!(seconds("postgres://db.example/shop"), 10);
-        assert_eq!(seconds("postgres://db.example/shop?connect_timeout=3"), 3);
-        assert_eq!(seconds("postgres://a.example,b.example/shop?connect_timeout=3"), 6);
-        // Zero sets no time, as in libpq; the default holds.
-        assert_eq!(seconds("postgres://db.example/shop?connect_timeout=0"), 10);
-    }
-
-    #[test]
-    fn a_silent_server_is_named_by_host_and_port_without_the_password() {
-        let said = read("postgres://ann:s3cret@db.example:6432,other.example:5433/shop")
-            .silent()
-            .to_string();
-        assert!(said.contains("db.example port 6432, other.example port 5433"), "{said}");
-        assert!(said.contains("within 20 seconds") && !said.contains("s3cret"), "{said}");
-        let said = read("postgres://db.example/shop").silent().to_string();
-        assert!(said.contains("db.example port 5432"), "{said}");
-    }
-}

@@ -128,7 +128,8 @@ async fn twelve_migrations_beside_traffic_abort_no_session() {
         {
             failed.push(format!("roles in round {round}: {e}"));
         }
-        assert_eq!(differs(&client, &schema).await, Vec::<String>::new(), "round {round}");
+        let left = differs(&client, &schema).await;
+        assert_eq!(left, Vec::<String>::new(), "round {round}: {failed:?}");
     }
     traffic.over.store(true, Ordering::Relaxed);
     while let Some(ended) = sessions.join_next().await {
@@ -236,7 +237,7 @@ async fn a_migration_reports_its_waits() {
     holder.batch_execute(&read).await.unwrap();
     let waiting = migration(fx.open().await);
     until_reported(&reports, "waiting for a lock that other sessions hold").await;
-    // Other readers wait behind the migration for 300 ms at most.
+    // Other readers go on between its attempts.
     let (other, other_driver) = session().await;
     for _ in 0..3 {
         let sql = format!("SELECT count(*) FROM {}.backlog", fx.schema);

@@ -54,6 +54,27 @@ async fn every_function_is_called_or_documented() {
     }
 }
 
+/// A migration takes the files apart at the lines that begin a statement, and knows each object by its kind and name.
+#[test]
+fn every_file_holds_statements_that_make_one_object_each() {
+    const BEGINS: &str = "CREATE OR REPLACE ";
+    let mut names = BTreeSet::new();
+    for (file, text) in sql::FUNCTIONS {
+        for line in text.lines() {
+            let Some(rest) = line.strip_prefix(BEGINS) else {
+                let others = ["CREATE", "DROP", "ALTER", "GRANT", "REVOKE", "DO ", "COMMENT ON"];
+                assert!(!others.iter().any(|word| line.starts_with(word)), "{file}: {line}");
+                continue;
+            };
+            let mut words = rest.split([' ', '(']);
+            let (kind, name) = (words.next().unwrap(), words.next().unwrap());
+            assert!(["FUNCTION", "VIEW", "TRIGGER"].contains(&kind), "{file}: {line}");
+            assert!(names.insert((kind, name)), "{file} makes {kind} {name} again");
+        }
+    }
+    assert!(names.len() > 100, "{}", names.len());
+}
+
 /// Somebody may replicate all tables of a database, and then nothing can be changed that cannot be told apart.
 #[tokio::test]
 async fn every_record_can_be_told_apart_by_a_replica() {

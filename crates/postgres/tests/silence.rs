@@ -89,6 +89,20 @@ async fn a_silent_server_is_given_up_and_named() {
     accepting.abort();
 }
 
+/// Each host of the URL has its time, and all are named, without the password.
+#[tokio::test]
+async fn every_host_of_the_url_is_named() {
+    let ((a, one), (b, other)) = (silent().await, silent().await);
+    let url = format!("postgres://ann:s3cret@{a},{b}/shop?connect_timeout=1");
+    let opened = timeout(LONG, Postgres::connect(&url)).await.expect("it is given up");
+    let said = opened.err().unwrap().to_string();
+    let places = format!("127.0.0.1 port {}, 127.0.0.1 port {}", a.port(), b.port());
+    assert!(said.contains(&places) && said.contains("within 2 seconds"), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+    one.abort();
+    other.abort();
+}
+
 /// The connection that listens is of another URL where there is a pooler.
 #[tokio::test]
 async fn a_silent_server_to_listen_at_is_named_and_polled_for() {

@@ -1,6 +1,8 @@
 //! `posthouse migrate`: what it would do, what it did, and what it refuses.
 
-use crate::support::{Place, run};
+use crate::support::{Place, Process, posthouse, run, server};
+use std::io::{BufRead, BufReader};
+use tokio_postgres::NoTls;
 
 /// Lets the schema say that it has another version.
 fn says(place: &Place, version: u32, oldest: u32) {
@@ -215,4 +217,32 @@ fn a_login_with_the_role_of_an_operator_does_an_operators_work() {
             "DROP OWNED BY {schema}_{role} CASCADE; DROP ROLE {schema}_{role}"
         ));
     }
+}
+
+#[test]
+fn migrate_says_that_it_waits_for_another_migrator() {
+    let place = Place::postgres();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let holder = runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let lock = "BEGIN; SELECT pg_advisory_xact_lock(7260, 1)";
+        client.batch_execute(lock).await.unwrap();
+        client
+    });
+    let mut migration = Process::start(posthouse().args(["--store", &place.url, "migrate"]));
+    let mut said = String::new();
+    // Kept until the end, so that the migration can go on writing to it.
+    let mut stderr = BufReader::new(migration.stderr.take().unwrap());
+    stderr.read_line(&mut said).unwrap();
+    runtime.block_on(holder.batch_execute("COMMIT")).unwrap();
+    assert!(
+        said.contains("another migration of this database is under way (server process "),
+        "{said}"
+    );
+    assert_eq!(migration.wait().unwrap().code(), Some(0));
 }

@@ -12,17 +12,12 @@ fn migrate_makes_the_schema_once_and_check_tells() {
             missing.failed_with(1).contains("help: run `posthouse migrate`"),
             "{missing:?}"
         );
+        assert!(place.run(&["migrate"]).stderr.contains("The schema is ready: version "));
         assert!(
             place
                 .run(&["migrate"])
                 .stderr
-                .starts_with("The schema is ready: version ")
-        );
-        assert!(
-            place
-                .run(&["migrate"])
-                .stderr
-                .starts_with("The schema is up to date: version ")
+                .contains("The schema is up to date: version ")
         );
         assert_eq!(place.run(&["migrate", "--check"]).ok(), "");
         let told = place.run(&["migrate", "--json", "--quiet"]);
