@@ -232,7 +232,7 @@ impl Fill {
             match i % 100 {
                 78..83 => self.admin.cancel(id, "anna", "withdrawn").await.unwrap(),
                 83..86 => self.admin.quarantine(id, "ben", "who ordered this?").await.unwrap(),
-                86..88 => self.admin.resolve(id, "anna", "confirmed by phone").await.unwrap(),
+                86..88 => self.admin.resolve(id, "anna", "confirmed by phone", "").await.unwrap(),
                 _ => {}
             }
         }

@@ -14,5 +14,5 @@ FROM posthouse.attempts WHERE finished_at > clock_timestamp() - interval '1 hour
 SELECT worker, count(*) AS leases, date_trunc('second', clock_timestamp() - max(finished_at)) AS last
 FROM posthouse.attempts WHERE outcome = 'lease_expired' AND finished_at > clock_timestamp() - interval '1 day' GROUP BY worker ORDER BY worker;
 \echo who came back too late, and what it found
-SELECT actor AS worker, detail, date_trunc('second', clock_timestamp() - at) AS since
+SELECT actor AS worker, note, date_trunc('second', clock_timestamp() - at) AS since
 FROM posthouse.audit WHERE action = 'outbox_flush_conflict' ORDER BY n DESC LIMIT 20;

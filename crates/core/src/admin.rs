@@ -1,11 +1,12 @@
-//! The operator's hand on a store. Every change names an actor and a reason, and is written into the audit.
+//! The operator's hand on a store. Every change names an actor and a note, and is written into the audit.
 
 use async_trait::async_trait;
 use serde::Serialize;
 use std::time::Duration;
 
 use crate::{
-    Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, SagaId, State, Timestamp,
+    Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, Prune, PruneRecord, Pruned, SagaId, State,
+    Timestamp,
     explain::{Cause, Facts, explain},
     ledger::{EntryFilter, EntryKey, EntryPage, EntryView},
     presence::{DestinationView, Pause, RelayView, destinations},
@@ -40,25 +41,31 @@ pub trait Admin: Send + Sync {
 
     /// Sends a dead or quarantined message round again, with a new budget. A deliver-by that has passed is dropped
     /// unless a new one is given.
-    async fn replay(&self, id: MessageId, actor: &str, reason: &str, deliver_in: Option<Duration>)
-    -> Result<(), Error>;
+    async fn replay(&self, id: MessageId, actor: &str, note: &str, deliver_in: Option<Duration>) -> Result<(), Error>;
 
     /// Holds a pending or dead message.
     async fn quarantine(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error>;
 
     /// Gives up a pending or quarantined message. It frees its order key.
-    async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
+    async fn cancel(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error>;
 
-    /// States that a pending, dead or quarantined message was delivered.
-    async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error>;
+    /// States that a pending, dead or quarantined message was delivered. `receipt` is the answer that its ledger entry keeps; the
+    /// audit row holds it behind the note ([`resolve_note`]).
+    async fn resolve(&self, id: MessageId, actor: &str, note: &str, receipt: &str) -> Result<(), Error>;
 
     /// Removes a dead or quarantined message with its evidence, and frees its dedupe key. The audit remembers.
-    async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error>;
+    async fn discard(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error>;
 
-    /// Removes messages that ended longer than `older_than` ago, dedupe keys whose lifetime is over, entries of the ledger past their retention, and what consumers had longer ago than that if
-    /// the message is not in this store (any more), so that nobody can deliver it again; and sagas that ended longer ago than that; at most
-    /// `limit` of each, which is one or more. A dead message that blocks its key stays. To remove all that can be, call it until there is no more.
-    async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error>;
+    /// Removes messages of the chosen states that ended longer than [`Prune::older_than`] ago, at most [`Prune::limit`] of each
+    /// state. A dead message that blocks its order key stays, and so does one of a saga that is held.
+    ///
+    /// With [`PruneStates::Done`] and [`PruneStates::All`] it also removes, at most `limit` of each: dedupe keys whose lifetime is
+    /// over, ledger entries past their retention, inbox rows of that age whose message is not in this store, and sagas that ended
+    /// that long ago. [`PruneStates::Dead`] removes dead letters alone.
+    ///
+    /// Writes one audit row in the transaction that removes, and none if nothing was removed. To remove all, call it until
+    /// [`Pruned::more`] is false, and pass [`Pruned::audit`] on: the run then has one row.
+    async fn prune(&self, prune: &Prune) -> Result<Pruned, Error>;
 
     /// One entry of the ledger, also when it is past its retention and not removed yet.
     async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error>;
@@ -87,10 +94,10 @@ pub trait Admin: Send + Sync {
     }
 
     /// Stops all relays from sending to a destination. Pausing one that is paused changes nothing but the audit.
-    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error>;
+    async fn pause(&self, destination: &str, actor: &str, note: &str) -> Result<(), Error>;
 
     /// Lets them go on. Answers whether it was paused; the audit has it in either case.
-    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error>;
+    async fn resume(&self, destination: &str, actor: &str, note: &str) -> Result<bool, Error>;
 }
 
 /// Refuses a new deliver-by that would be over at once, or is out of sight.
@@ -112,12 +119,13 @@ pub fn checked_actor(actor: &str) -> Result<String, Invalid> {
     Ok(crate::text::excerpt(actor, 512))
 }
 
-/// Refuses to remove at most nothing: a caller that goes on until there is no more would never end.
-pub fn check_prune_limit(limit: u32) -> Result<(), Invalid> {
-    if limit == 0 {
-        return Err(Invalid::new("max_rows", "must be one or more"));
+/// The note that the audit keeps of a `resolve`: the operator's note, and the receipt behind it.
+pub fn resolve_note(note: &str, receipt: &str) -> String {
+    match (note, receipt) {
+        (note, "") => note.to_owned(),
+        ("", receipt) => format!("receipt: {receipt}"),
+        (note, receipt) => format!("{note}; receipt: {receipt}"),
     }
-    Ok(())
 }
 
 /// Which messages to list.
@@ -403,29 +411,15 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Who.
     pub actor: String,
-    /// What: `replay`, `quarantine`, `cancel`, `resolve`, `discard`, `pause`, `resume` or `outbox_flush_conflict`; of a saga `saga_pause`, `saga_resume`, ...
+    /// What: `replay`, `quarantine`, `cancel`, `resolve`, `discard`, `prune`, `pause`, `resume` or `outbox_flush_conflict`; of a saga `saga_pause`, `saga_resume`, ...
     pub action: String,
     /// Which message, or saga.
     pub id: Option<MessageId>,
     /// Or which destination.
     pub destination: Option<String>,
-    /// Why, or what was found.
-    pub detail: String,
-}
-
-/// What retention removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Pruned {
-    /// Messages, with their evidence.
-    pub messages: u64,
-    /// Dedupe keys.
-    pub dedupe_keys: u64,
-    /// Entries of the ledger.
-    pub entries: u64,
-    /// What consumers had, of messages that are gone.
-    pub inbox: u64,
-    /// Sagas, with their logs.
-    pub sagas: u64,
-    /// Whether it stopped before it had looked at everything: the next call goes on from there.
-    pub more: bool,
+    /// Why: the operator's note. Of a conflict, what was found.
+    pub note: String,
+    /// The counts of a prune.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pruned: Option<PruneRecord>,
 }

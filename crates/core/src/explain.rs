@@ -144,7 +144,7 @@ pub enum Cause {
         /// Who.
         actor: String,
         /// Why.
-        reason: String,
+        note: String,
     },
     /// Its destination fails so often that nothing is sent to it.
     BreakerOpen {
@@ -268,7 +268,7 @@ pub fn on_the_way(m: &MessageView, relays: &[RelayView], pauses: &[Pause]) -> Ve
             causes.push(Cause::Paused {
                 destination: name.clone(),
                 actor: pause.actor.clone(),
-                reason: pause.reason.clone(),
+                note: pause.note.clone(),
             });
         }
         if all(&|h| h.breaker == Breaker::Open) {
@@ -451,13 +451,13 @@ impl fmt::Display for Cause {
             Self::Paused {
                 destination,
                 actor,
-                reason,
+                note,
             } => {
                 write!(f, "{actor} paused the destination {destination}")?;
-                if !reason.is_empty() {
-                    write!(f, " ({reason})")?;
+                if !note.is_empty() {
+                    write!(f, " ({note})")?;
                 }
-                write!(f, "; `posthouse destinations resume {destination}` lets it go on")
+                write!(f, "; `posthouse destinations resume {destination} --note TEXT` lets it go on")
             }
             Self::BreakerOpen { destination } => write!(
                 f,
@@ -665,7 +665,7 @@ mod tests {
             destination: "shop".into(),
             at: NOW,
             actor: "op".into(),
-            reason: "maintenance".into(),
+            note: "maintenance".into(),
         };
         assert_eq!(with(State::Pending, &|f| f.pauses = vec![pause.clone()]), ["paused"]);
     }
@@ -730,7 +730,7 @@ mod tests {
             Cause::Paused {
                 destination: destination.clone(),
                 actor: "anna".into(),
-                reason: "moves to new servers".into(),
+                note: "moves to new servers".into(),
             },
             Cause::BreakerOpen {
                 destination: destination.clone(),

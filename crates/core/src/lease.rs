@@ -218,8 +218,8 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// What the audit says of it.
-    pub fn detail(&self, lost: &Lease) -> String {
+    /// The note of its audit row.
+    pub fn note(&self, lost: &Lease) -> String {
         let Self {
             state, worker, epoch, ..
         } = self;

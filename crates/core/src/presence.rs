@@ -153,7 +153,7 @@ pub struct Pause {
     /// Who.
     pub actor: String,
     /// Why.
-    pub reason: String,
+    pub note: String,
 }
 
 /// A destination as operators see it.
@@ -297,7 +297,7 @@ mod tests {
             destination: "three".into(),
             at: Timestamp::from_micros(1),
             actor: "op".into(),
-            reason: String::new(),
+            note: String::new(),
         };
         let told = destinations(&relays, std::slice::from_ref(&pause));
         let names: Vec<_> = told.iter().map(|d| (d.name.as_str(), d.relays, d.breaker)).collect();

@@ -58,7 +58,7 @@ pub trait Store: Send + Sync {
     async fn leave(&self, relay: &str) -> Result<(), Error>;
 
     /// A destination said that it is gone for good: pauses it, as an operator would, in the name of `worker`.
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error>;
+    async fn gone(&self, destination: &str, worker: &str, note: &str) -> Result<(), Error>;
 
     /// Begins something under a key of the ledger: insert or find, atomic and committed when this returns. It does not wait for whoever is at it.
     async fn begin(&self, ask: &Begin) -> Result<Begun, Error>;

@@ -26,6 +26,11 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
     }
 
+    /// This instant, earlier by `by`; saturates at the beginning of time.
+    pub fn minus(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(by.as_micros()).unwrap_or(i64::MAX)))
+    }
+
     /// How long after `earlier` this is; zero when it is not after.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -81,6 +86,7 @@ mod tests {
             Timestamp::from_micros(i64::MAX).plus(Duration::MAX).as_micros(),
             i64::MAX
         );
+        assert_eq!(Timestamp::from_micros(-5).minus(Duration::MAX).as_micros(), i64::MIN);
         assert_eq!(
             Timestamp::from_micros(5).since(Timestamp::from_micros(9)),
             Duration::ZERO

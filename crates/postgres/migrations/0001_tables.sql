@@ -253,7 +253,7 @@ CREATE TABLE posthouse.receipt (
 );
 CREATE INDEX receipt_seq ON posthouse.receipt (seq);
 
--- Who did what by hand, and which worker found its lease lost.
+-- The verbs of operators, with their notes, the counts of prunes, and workers that found their lease lost.
 CREATE TABLE posthouse.audit (
     n          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL,
@@ -262,7 +262,9 @@ CREATE TABLE posthouse.audit (
     destination text,
     actor      text NOT NULL,
     action     text NOT NULL,
-    detail     text NOT NULL
+    note       text NOT NULL,
+    -- Of a prune: states, cutoff, and how many of each kind it removed.
+    pruned     jsonb
 );
 CREATE INDEX audit_message ON posthouse.audit (message_id);
 
@@ -289,15 +291,17 @@ CREATE TABLE posthouse.pause (
     destination text PRIMARY KEY,
     at          timestamptz NOT NULL,
     actor       text NOT NULL,
-    reason      text NOT NULL
+    note        text NOT NULL
 );
 
--- The number from which the next round of retention goes on. A hint: at the end it starts again from the beginning. One record.
+-- The number from which the next round of retention goes on, of messages that are done and of dead letters. A hint: at the end it starts
+-- again from the beginning. One record.
 CREATE TABLE posthouse.retention (
     one  boolean PRIMARY KEY DEFAULT true CHECK (one),
-    next bigint NOT NULL
+    next bigint NOT NULL,
+    next_dead bigint NOT NULL
 );
-INSERT INTO posthouse.retention (next) VALUES (0);
+INSERT INTO posthouse.retention (next, next_dead) VALUES (0, 0);
 
 -- What plain SQL producers and workers are held to. One record.
 CREATE TABLE posthouse.settings (

@@ -1,5 +1,5 @@
 -- The operator's verbs. Each takes the message's live record out under a lock, or refuses; puts it where it belongs now;
--- and writes who did it and why. A leased message is never touched: it has a holder.
+-- and writes the actor and the note into the audit. A leased message is never touched: it has a holder.
 
 -- Takes the live record of a message out of its table. One look at all tables tells where it is; if it moved before the
 -- lock was there, look again. Its key is taken first, so that no claim has it meanwhile.
@@ -66,10 +66,10 @@ BEGIN
     RAISE 'message % moves too fast; try again', p_id USING ERRCODE = '40001';
 END $$;
 
-CREATE OR REPLACE FUNCTION posthouse.write_audit(p_id uuid, p_actor text, p_action text, p_detail text, p_destination text DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION posthouse.write_audit(p_id uuid, p_actor text, p_action text, p_note text, p_destination text DEFAULT NULL) RETURNS void
 LANGUAGE sql SET search_path = posthouse, pg_temp AS $$
-    INSERT INTO audit (at, message_id, destination, actor, action, detail)
-    VALUES (clock(), p_id, p_destination, clean(p_actor, 512), p_action, coalesce(clean(p_detail, 512), ''))
+    INSERT INTO audit (at, message_id, destination, actor, action, note)
+    VALUES (clock(), p_id, p_destination, clean(p_actor, 512), p_action, coalesce(clean(p_note, 512), ''))
 $$;
 
 -- Puts a record back into its key, in its own place.
@@ -81,7 +81,7 @@ $$;
 
 -- Sends a dead or quarantined message round again. A keyed one goes to the tail of its key, under the producers' turn, or a
 -- claim that has just locked the head could be overtaken; one that still blocks its key goes back to its own place.
-CREATE OR REPLACE FUNCTION posthouse.replay(id uuid, actor text, reason text DEFAULT '', deliver_in interval DEFAULT NULL) RETURNS text
+CREATE OR REPLACE FUNCTION posthouse.replay(id uuid, actor text, note text DEFAULT '', deliver_in interval DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -107,7 +107,7 @@ BEGIN
         PERFORM put_keyed(m, coalesce(x.pos, nextval('message_seq_seq')), t, deadline, x.epoch, 0, x.generation + 1, x.max_attempts, x.blocks);
     END IF;
     PERFORM reopen_entry(m);
-    PERFORM write_audit(m.id, actor, 'replay', reason);
+    PERFORM write_audit(m.id, actor, 'replay', replay.note);
     PERFORM ring(t);
     RETURN 'pending';
 END $$;
@@ -131,7 +131,7 @@ BEGIN
 END $$;
 
 -- Gives up a pending or quarantined message. It frees its key: a person has decided.
-CREATE OR REPLACE FUNCTION posthouse.cancel(id uuid, actor text, reason text DEFAULT '') RETURNS text
+CREATE OR REPLACE FUNCTION posthouse.cancel(id uuid, actor text, note text DEFAULT '') RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -141,12 +141,12 @@ BEGIN
     SELECT * INTO x FROM take_out(cancel.id, 'cancel', actor, ARRAY['pending', 'quarantined']);
     INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
     VALUES ((x.message).seq, clock(), x.epoch, x.attempts, x.generation, x.max_attempts, 5, x.blocks, false);
-    PERFORM write_audit(cancel.id, actor, 'cancel', cancel.reason);
+    PERFORM write_audit(cancel.id, actor, 'cancel', cancel.note);
     RETURN 'dead';
 END $$;
 
--- States that a message was delivered. The receipt is kept in the audit.
-CREATE OR REPLACE FUNCTION posthouse.resolve(id uuid, actor text, receipt text DEFAULT '') RETURNS text
+-- States that a message was delivered. The receipt is the answer of its ledger entry; the audit keeps it behind the note.
+CREATE OR REPLACE FUNCTION posthouse.resolve(id uuid, actor text, note text DEFAULT '', receipt text DEFAULT '') RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -156,12 +156,12 @@ BEGIN
     INSERT INTO resolved (seq, at, epoch, attempts, generation, max_attempts)
     VALUES ((x.message).seq, clock(), x.epoch, x.attempts, x.generation, x.max_attempts);
     PERFORM end_entry_by_receipt(x.message, clean(receipt, 512));
-    PERFORM write_audit(resolve.id, actor, 'resolve', receipt);
+    PERFORM write_audit(resolve.id, actor, 'resolve', concat_ws('; ', nullif(resolve.note, ''), 'receipt: ' || nullif(resolve.receipt, '')));
     RETURN 'done';
 END $$;
 
 -- Removes a dead or quarantined message with its evidence, and frees its dedupe key. The audit remembers.
-CREATE OR REPLACE FUNCTION posthouse.discard(id uuid, actor text, reason text DEFAULT '') RETURNS void
+CREATE OR REPLACE FUNCTION posthouse.discard(id uuid, actor text, note text DEFAULT '') RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -175,5 +175,5 @@ BEGIN
     DELETE FROM attempt a WHERE a.seq = (x.message).seq;
     DELETE FROM dedupe d WHERE d.id = discard.id;
     DELETE FROM message m WHERE m.seq = (x.message).seq;
-    PERFORM write_audit(discard.id, actor, 'discard', discard.reason);
+    PERFORM write_audit(discard.id, actor, 'discard', discard.note);
 END $$;

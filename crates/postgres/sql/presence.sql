@@ -18,19 +18,19 @@ LANGUAGE sql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 $$;
 
 -- Stops all relays from sending to a destination, within a heartbeat.
-CREATE OR REPLACE FUNCTION posthouse.pause_destination(destination text, actor text, reason text DEFAULT '') RETURNS void
+CREATE OR REPLACE FUNCTION posthouse.pause_destination(destination text, actor text, note text DEFAULT '') RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM check_destination(pause_destination.destination, pause_destination.actor);
-    INSERT INTO pause (destination, at, actor, reason)
-    VALUES (pause_destination.destination, clock(), clean(pause_destination.actor, 512), coalesce(clean(pause_destination.reason, 512), ''))
+    INSERT INTO pause (destination, at, actor, note)
+    VALUES (pause_destination.destination, clock(), clean(pause_destination.actor, 512), coalesce(clean(pause_destination.note, 512), ''))
     ON CONFLICT (destination) DO NOTHING;
-    PERFORM write_audit(NULL, pause_destination.actor, 'pause', pause_destination.reason, pause_destination.destination);
+    PERFORM write_audit(NULL, pause_destination.actor, 'pause', pause_destination.note, pause_destination.destination);
 END $$;
 
 -- Lets them go on. Answers whether it was paused.
-CREATE OR REPLACE FUNCTION posthouse.resume_destination(destination text, actor text, reason text DEFAULT '') RETURNS boolean
+CREATE OR REPLACE FUNCTION posthouse.resume_destination(destination text, actor text, note text DEFAULT '') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -39,7 +39,7 @@ BEGIN
     PERFORM check_destination(resume_destination.destination, resume_destination.actor);
     DELETE FROM pause p WHERE p.destination = resume_destination.destination;
     was_paused := FOUND;
-    PERFORM write_audit(NULL, resume_destination.actor, 'resume', resume_destination.reason, resume_destination.destination);
+    PERFORM write_audit(NULL, resume_destination.actor, 'resume', resume_destination.note, resume_destination.destination);
     PERFORM ring(clock());
     RETURN was_paused;
 END $$;

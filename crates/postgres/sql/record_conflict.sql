@@ -16,7 +16,7 @@ BEGIN
         RAISE 'there is no message %', record_conflict.id USING ERRCODE = 'P7005';
     END IF;
     IF NOT record_conflict.recorded THEN RETURN; END IF;
-    INSERT INTO audit (at, message_id, actor, action, detail)
+    INSERT INTO audit (at, message_id, actor, action, note)
     VALUES (clock(), record_conflict.id, clean(worker_id, 512), 'outbox_flush_conflict',
             format('lease%s lost; found %s%s at epoch %s', ' of epoch ' || lost_epoch, record_conflict.state, ' by ' || record_conflict.worker, record_conflict.epoch));
 END $$;

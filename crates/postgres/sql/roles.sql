@@ -5,9 +5,9 @@ LANGUAGE sql STABLE SET search_path = posthouse, pg_temp AS $$
         ('owner', '{}'::text[], '{}'::text[]),
         ('producer', '{enqueue,enqueue_bytes,enqueue_batch,enqueue_many,ledger_begin,conclude_in,renew_entry,reach_in,once_in,leave_in,ledger_finish,ledger_fail,ledger_renew,ledger_checkpoint,ledger_leave,inbox_once,step_once,inbox_do_once,inbox_undo_once,saga_start}', '{schema_version}'),
         ('relay', '{claim_outbox_batch,complete_outbox_attempt,renew_lease,repair_expired_leases,record_conflict,check_dedup,earlier_receipts,
-                    grant_leases,settle,settle_delivered,settle_expired,fates,renew,expired,enqueue_many,enqueue_follow_ups,sample_floor,below_floors,fall_asleep,heartbeat,leave,pause_destination,prune,counts,ledger_begin,conclude_in,renew_entry,reach_in,once_in,leave_in,ledger_clear,settle_bound,ledger_finish,ledger_fail,ledger_renew,ledger_checkpoint,ledger_leave,inbox_once,step_once,inbox_do_once,inbox_undo_once,saga_start,saga_load,saga_settle,saga_change}',
+                    grant_leases,settle,settle_delivered,settle_expired,fates,renew,expired,enqueue_many,enqueue_follow_ups,sample_floor,below_floors,fall_asleep,heartbeat,leave,pause_destination,prune,prune_done,counts,ledger_begin,conclude_in,renew_entry,reach_in,once_in,leave_in,ledger_clear,settle_bound,ledger_finish,ledger_fail,ledger_renew,ledger_checkpoint,ledger_leave,inbox_once,step_once,inbox_do_once,inbox_undo_once,saga_start,saga_load,saga_settle,saga_change}',
                   '{schema_version}'),
-        ('operator', '{replay,quarantine,cancel,resolve,discard,prune,repair_expired_leases,expired,settle_expired,
+        ('operator', '{replay,quarantine,cancel,resolve,discard,prune,prune_done,prune_states,repair_expired_leases,expired,settle_expired,
                        pause_destination,resume_destination,find_messages,find_entries,counts,bearing,clock,saga_load,saga_change}',
                      '{schema_version,messages,backlog,attempts,audit,relay,pause,entries,sagas,saga_history}'),
         ('viewer', '{counts}', '{masked_messages,masked_attempts}')) r

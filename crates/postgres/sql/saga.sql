@@ -222,7 +222,7 @@ END $$;
 -- Writes what was decided, for those that have won. The lists are joined by hashing, and taken apart once: looked up one by one they cost as much as all the
 -- rest. The saga itself is found through a list of one, which cannot be hashed.
 CREATE OR REPLACE FUNCTION posthouse.saga_write(
-    p_won bigint[], p_saga uuid[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_detail text[],
+    p_won bigint[], p_saga uuid[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_note text[],
     p_carrier_of bigint[], p_carrier uuid[], p_log_of bigint[], p_log_what text[], p_log_step text[], p_log_detail text[])
 RETURNS void
 LANGUAGE plpgsql SET search_path = posthouse, pg_temp
@@ -249,15 +249,15 @@ BEGIN
         RETURNING s.seq, s.revision, s.lines, i.o, i.actor)
     INSERT INTO saga_log (saga, n, at, revision, actor, what, step, detail)
     SELECT u.seq, u.lines - l.behind, t, u.revision, u.actor, l.what, l.step, l.detail FROM u JOIN l ON l.item = u.o;
-    INSERT INTO audit (at, message_id, actor, action, detail)
-    SELECT t, p_saga[w.o], p_actor[w.o], p_audit[w.o], coalesce(p_audit_detail[w.o], '') FROM unnest(p_won) w(o) WHERE p_audit[w.o] IS NOT NULL;
+    INSERT INTO audit (at, message_id, actor, action, note)
+    SELECT t, p_saga[w.o], p_actor[w.o], p_audit[w.o], coalesce(p_audit_note[w.o], '') FROM unnest(p_won) w(o) WHERE p_audit[w.o] IS NOT NULL;
 END $$;
 
 -- Ends leases on messages of sagas: `settle`, with what becomes of the sagas, and what is sent next. Answers for each: settled, repeated, lost or stale.
 CREATE OR REPLACE FUNCTION posthouse.saga_settle(
     p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_next bigint[], p_reason bigint[], p_delay bigint[],
     p_budget bigint[], p_code text[], p_error text[], p_receipt text[], p_keeps bytea[], p_blocks boolean[],
-    p_saga uuid[], p_revision bigint[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_detail text[],
+    p_saga uuid[], p_revision bigint[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_note text[],
     p_carrier_of bigint[], p_carrier uuid[], p_back_of bigint[], p_back uuid[], p_back_epoch bigint[], p_log_of bigint[], p_log_what text[], p_log_step text[], p_log_detail text[],
     p_of bigint[], p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
     p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[], p_max_attempts bigint[],
@@ -297,7 +297,7 @@ BEGIN
     IF EXISTS (SELECT FROM unnest(p_back_of) b WHERE b = ANY (fresh) AND b <> ALL (won)) OR EXISTS (SELECT FROM unnest(won) w WHERE w <> ALL (fresh)) THEN
         RAISE 'a lease was lost while its saga was being written' USING ERRCODE = 'P7010';
     END IF;
-    PERFORM saga_write(won, p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_detail, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);
+    PERFORM saga_write(won, p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_note, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);
     PERFORM saga_send(won, p_of, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers, p_delay_ms, p_deliver_ms,
                       p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination);
     RETURN ARRAY(SELECT coalesce(answers[array_position(go, o::bigint)], 'stale') FROM generate_series(1, n) o ORDER BY o);
@@ -305,7 +305,7 @@ END $$;
 
 -- Changes one saga that no lease is about: what an operator wants, or what was answered too late. Answers {settled} or {stale}.
 CREATE OR REPLACE FUNCTION posthouse.saga_change(
-    p_saga uuid[], p_revision bigint[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_detail text[],
+    p_saga uuid[], p_revision bigint[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_note text[],
     p_carrier_of bigint[], p_carrier uuid[], p_back_of bigint[], p_back uuid[], p_back_epoch bigint[], p_log_of bigint[], p_log_what text[], p_log_step text[], p_log_detail text[],
     p_of bigint[], p_id uuid[], p_tenant text[], p_namespace text[], p_topic text[], p_content_type text[], p_payload bytea[], p_digest bytea[],
     p_order_key text[], p_dedupe_key text[], p_headers text[], p_delay_ms bigint[], p_deliver_ms bigint[], p_max_attempts bigint[],
@@ -315,7 +315,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = posthouse, pg_temp AS $$
 BEGIN
     PERFORM FROM saga s WHERE s.id = ANY (p_saga) ORDER BY s.id FOR UPDATE;
     IF saga_stands('{1}', p_saga, p_revision, p_back_of, p_back, p_back_epoch) = '{}' THEN RETURN '{stale}'; END IF;
-    PERFORM saga_write('{1}', p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_detail, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);
+    PERFORM saga_write('{1}', p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_note, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);
     PERFORM saga_send('{1}', p_of, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers, p_delay_ms, p_deliver_ms,
                       p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination);
     RETURN '{settled}';

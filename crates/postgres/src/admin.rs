@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 // An operator's words are cleaned and cut as a destination's are; PostgreSQL has no NUL in text.
 use posthouse_core::{
-    Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Pruned,
-    RelayView, SagaId,
-    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
+    Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Prune,
+    Pruned, RelayView, SagaId,
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in},
     ledger::{EntryFilter, EntryKey, EntryPage, EntryView, Status},
     presence::check_destination,
     saga::{LogLine, SagaFilter, SagaPage},
@@ -23,18 +23,18 @@ impl Postgres {
         self.query(&sql, args).await
     }
 
-    async fn verb(&self, sql: &str, id: MessageId, actor: &str, text: &str) -> Result<(), Error> {
-        let (actor, text) = (error_text(actor), error_text(text));
-        self.rows(sql, &[(&id.0, Type::UUID), (&actor, Type::TEXT), (&text, Type::TEXT)])
+    async fn verb(&self, sql: &str, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        let (actor, note) = (error_text(actor), error_text(note));
+        self.rows(sql, &[(&id.0, Type::UUID), (&actor, Type::TEXT), (&note, Type::TEXT)])
             .await
             .map(drop)
     }
 
     /// Pauses or resumes a destination.
-    async fn switch(&self, sql: &str, destination: &str, actor: &str, reason: &str) -> Result<Vec<Row>, Error> {
+    async fn switch(&self, sql: &str, destination: &str, actor: &str, note: &str) -> Result<Vec<Row>, Error> {
         check_destination(destination)?;
-        let (actor, reason) = (error_text(actor), error_text(reason));
-        let args: Args<'_> = &[(&destination, Type::TEXT), (&actor, Type::TEXT), (&reason, Type::TEXT)];
+        let (actor, note) = (error_text(actor), error_text(note));
+        let args: Args<'_> = &[(&destination, Type::TEXT), (&actor, Type::TEXT), (&note, Type::TEXT)];
         self.rows(sql, args).await
     }
 }
@@ -128,20 +128,14 @@ impl Admin for Postgres {
         rows.iter().map(rows::attempt).collect()
     }
 
-    async fn replay(
-        &self,
-        id: MessageId,
-        actor: &str,
-        reason: &str,
-        deliver_in: Option<Duration>,
-    ) -> Result<(), Error> {
+    async fn replay(&self, id: MessageId, actor: &str, note: &str, deliver_in: Option<Duration>) -> Result<(), Error> {
         check_deliver_in(deliver_in)?;
-        let (actor, reason) = (error_text(actor), error_text(reason));
+        let (actor, note) = (error_text(actor), error_text(note));
         let within = deliver_in.map(millis);
         let args: Args<'_> = &[
             (&id.0, Type::UUID),
             (&actor, Type::TEXT),
-            (&reason, Type::TEXT),
+            (&note, Type::TEXT),
             (&within, Type::INT8),
         ];
         self.rows(
@@ -157,42 +151,42 @@ impl Admin for Postgres {
             .await
     }
 
-    async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        self.verb("SELECT posthouse.cancel($1, $2, $3)", id, actor, reason)
-            .await
+    async fn cancel(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        self.verb("SELECT posthouse.cancel($1, $2, $3)", id, actor, note).await
     }
 
-    async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-        self.verb("SELECT posthouse.resolve($1, $2, $3)", id, actor, receipt)
+    async fn resolve(&self, id: MessageId, actor: &str, note: &str, receipt: &str) -> Result<(), Error> {
+        let [actor, note, receipt] = [actor, note, receipt].map(error_text);
+        let args: Args<'_> = &[
+            (&id.0, Type::UUID),
+            (&actor, Type::TEXT),
+            (&note, Type::TEXT),
+            (&receipt, Type::TEXT),
+        ];
+        self.rows("SELECT posthouse.resolve($1, $2, $3, $4)", args)
             .await
+            .map(drop)
     }
 
-    async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        self.verb("SELECT posthouse.discard($1, $2, $3)", id, actor, reason)
-            .await
+    async fn discard(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        self.verb("SELECT posthouse.discard($1, $2, $3)", id, actor, note).await
     }
 
-    async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
-        check_prune_limit(limit)?;
-        let (older, limit) = (millis(older_than), i32::try_from(limit).unwrap_or(i32::MAX));
-        let sql = "SELECT messages, dedupe_keys, entries, inbox, sagas, more FROM posthouse.prune($1::float8 * interval '1 millisecond', $2)";
-        let rows = self.rows(sql, &[(&older, Type::INT8), (&limit, Type::INT4)]).await?;
-        let row = rows
-            .first()
-            .ok_or_else(|| Error::Internal("prune answered nothing".into()))?;
-        let get = |at: usize| {
-            row.try_get::<_, i64>(at)
-                .map_err(from_driver)
-                .map(|n| u64::try_from(n).unwrap_or(0))
-        };
-        Ok(Pruned {
-            messages: get(0)?,
-            dedupe_keys: get(1)?,
-            entries: get(2)?,
-            inbox: get(3)?,
-            sagas: get(4)?,
-            more: row.try_get(5).map_err(from_driver)?,
-        })
+    async fn prune(&self, prune: &Prune) -> Result<Pruned, Error> {
+        let actor = prune.check()?;
+        let (older, limit) = (millis(prune.older_than), i32::try_from(prune.limit).unwrap_or(i32::MAX));
+        let (states, note) = (prune.states.as_str(), error_text(&prune.note));
+        let args: Args<'_> = &[
+            (&older, Type::INT8),
+            (&limit, Type::INT4),
+            (&states, Type::TEXT),
+            (&actor, Type::TEXT),
+            (&note, Type::TEXT),
+            (&prune.dry_run, Type::BOOL),
+            (&prune.audit, Type::INT8),
+        ];
+        let sql = "SELECT * FROM posthouse.prune($1::float8 * interval '1 millisecond', $2, $3, $4, $5, $6, $7)";
+        rows::pruned(one(&self.rows(sql, args).await?)?)
     }
 
     async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
@@ -270,14 +264,14 @@ impl Admin for Postgres {
         self.rows(sql, &[]).await?.iter().map(rows::pause).collect()
     }
 
-    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+    async fn pause(&self, destination: &str, actor: &str, note: &str) -> Result<(), Error> {
         let sql = "SELECT posthouse.pause_destination($1, $2, $3)";
-        self.switch(sql, destination, actor, reason).await.map(drop)
+        self.switch(sql, destination, actor, note).await.map(drop)
     }
 
-    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+    async fn resume(&self, destination: &str, actor: &str, note: &str) -> Result<bool, Error> {
         let sql = "SELECT posthouse.resume_destination($1, $2, $3)";
-        let rows = self.switch(sql, destination, actor, reason).await?;
+        let rows = self.switch(sql, destination, actor, note).await?;
         one(&rows)?.try_get(0).map_err(from_driver)
     }
 }

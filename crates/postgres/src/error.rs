@@ -104,8 +104,9 @@ fn last_id(message: &str) -> Option<MessageId> {
 }
 
 /// The arguments of the public functions, which a refusal begins with.
-const FIELDS: [&str; 60] = [
+const FIELDS: [&str; 61] = [
     "actor",
+    "audit",
     "batch_size",
     "checkpoint",
     "code",
@@ -117,6 +118,7 @@ const FIELDS: [&str; 60] = [
     "deliver_in",
     "destination",
     "digest",
+    "dry_run",
     "error",
     "fingerprint",
     "hash",
@@ -149,7 +151,6 @@ const FIELDS: [&str; 60] = [
     "outcome",
     "parent",
     "payload",
-    "reason",
     "receipt",
     "result",
     "retention_seconds",

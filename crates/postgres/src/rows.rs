@@ -2,7 +2,8 @@
 
 use posthouse_core::{
     Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
-    LeaseToken, MessageId, MessageView, OnDead, Pause, Receipt, Relay, RelayView, Standing, State, Timestamp,
+    LeaseToken, MessageId, MessageView, OnDead, Pause, PruneRecord, Pruned, Receipt, Relay, RelayView, Standing, State,
+    Timestamp,
     admin::COUNTED_AT_MOST,
     headers::{take_binding, take_ticket},
     lease::saga_of,
@@ -336,7 +337,24 @@ pub(crate) fn audit_entry(row: &Row) -> Result<AuditEntry, Error> {
         action: get(row, "action")?,
         id: get::<Option<Uuid>>(row, "message_id")?.map(MessageId),
         destination: get(row, "destination")?,
-        detail: get(row, "detail")?,
+        note: get(row, "note")?,
+        pruned: get::<Option<&str>>(row, "pruned")?
+            .map(PruneRecord::from_stored)
+            .transpose()?,
+    })
+}
+
+pub(crate) fn pruned(row: &Row) -> Result<Pruned, Error> {
+    let count = |name: &str| get::<i64>(row, name).map(i64::unsigned_abs);
+    Ok(Pruned {
+        done: count("done")?,
+        dead: count("dead")?,
+        dedupe_keys: count("dedupe_keys")?,
+        entries: count("entries")?,
+        inbox: count("inbox")?,
+        sagas: count("sagas")?,
+        more: get(row, "more")?,
+        audit: get(row, "audit")?,
     })
 }
 
@@ -370,7 +388,7 @@ pub(crate) fn pause(row: &Row) -> Result<Pause, Error> {
         destination: get(row, "destination")?,
         at: at(row, "at")?,
         actor: get(row, "actor")?,
-        reason: get(row, "reason")?,
+        note: get(row, "note")?,
     })
 }
 

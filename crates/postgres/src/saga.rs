@@ -163,7 +163,7 @@ fn change_args(changes: &[&Change]) -> Result<Vec<Arg>, Error> {
         Arg::Texts(Some(snapshots?)),
         texts(&|c| Some(error_text(&c.actor))),
         texts(&|c| c.audit.as_ref().map(|(action, _)| (*action).to_owned())),
-        texts(&|c| c.audit.as_ref().map(|(_, detail)| detail.clone())),
+        texts(&|c| c.audit.as_ref().map(|(_, note)| note.clone())),
         Arg::Longs(Some(carriers.iter().map(|(o, _)| Some(*o)).collect())),
         Arg::Uuids(Some(carriers.iter().map(|(_, id)| Some(id.0)).collect())),
         Arg::Longs(Some(back.iter().map(|(o, _)| Some(*o)).collect())),

@@ -364,8 +364,8 @@ impl Store for Postgres {
         heard(self.query(&sql, &[(&relay, Type::TEXT)])).await.map(drop)
     }
 
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        heard(Admin::pause(self, destination, worker, reason)).await
+    async fn gone(&self, destination: &str, worker: &str, note: &str) -> Result<(), Error> {
+        heard(Admin::pause(self, destination, worker, note)).await
     }
 
     async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {

@@ -1,6 +1,6 @@
 //! Roles that want more than they were given, each in a database of its own: what is planted in `public` is there for everybody.
 
-use posthouse_core::{Admin, AuditFilter, Claim, Error, Filter, Message, Settlement, Store};
+use posthouse_core::{Admin, AuditFilter, Claim, Error, Filter, Message, Prune, Settlement, Store};
 use posthouse_postgres::{Options, Postgres, Schema};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -142,7 +142,10 @@ async fn nothing_that_is_planted_runs_as_whoever_reads() {
     store.cancel(later, "anna", "no").await.unwrap();
     store.replay(later, "anna", "again", within).await.unwrap();
     store.audit(&AuditFilter::default()).await.unwrap();
-    store.prune(Duration::from_secs(60), 10).await.unwrap();
+    store
+        .prune(&Prune::done(Duration::from_secs(60), 10, "op"))
+        .await
+        .unwrap();
     for view in [
         "live",
         "messages",
@@ -298,7 +301,7 @@ async fn everything_works_where_transactions_are_serializable_by_default() {
         store.cancel(a, "anna", "no").await.unwrap();
         store.discard(a, "anna", "gone").await.unwrap();
         store.cancel(b, "anna", "no").await.unwrap();
-        store.resolve(b, "anna", "sent by hand").await.unwrap();
+        store.resolve(b, "anna", "sent by hand", "").await.unwrap();
         store.pause("d", "anna", "why").await.unwrap();
         assert!(store.resume("d", "anna", "done").await.unwrap());
         let claimed = store.claim(&Claim::new("w", 9, Duration::from_secs(60))).await.unwrap();

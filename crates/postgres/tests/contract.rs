@@ -580,7 +580,7 @@ async fn retention_does_not_wait_for_a_verb() {
         .batch_execute(&format!("BEGIN; DELETE FROM {}.dead WHERE seq = 1", fx.schema))
         .await
         .unwrap();
-    let prune = "SELECT messages FROM posthouse.prune('1 minute', 10)";
+    let prune = "SELECT dead FROM posthouse.prune('1 minute', 10, 'dead')";
     fx.run("SET lock_timeout = '10s'").await;
     assert_eq!(fx.one(prune).await, "1");
     other.batch_execute("ROLLBACK").await.unwrap();

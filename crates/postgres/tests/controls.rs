@@ -16,7 +16,7 @@ struct Mistake {
     cases: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 59] = [
+const MISTAKES: [Mistake; 62] = [
     Mistake {
         name: "no fence",
         file: "settle",
@@ -297,6 +297,27 @@ const MISTAKES: [Mistake; 59] = [
         cases: &["a_receipt_goes_with_its_message"],
     },
     Mistake {
+        name: "a prune of what is done removes dead letters",
+        file: "prune",
+        right: "prune_states(older_than, max_rows, 'done', actor",
+        wrong: "prune_states(older_than, max_rows, 'all', actor",
+        cases: &["prune_leaves_dead_letters_unless_asked"],
+    },
+    Mistake {
+        name: "a dry run of a prune is not rolled back",
+        file: "prune",
+        right: "RAISE 'this was a dry run' USING ERRCODE = 'P7099';",
+        wrong: "RETURN;",
+        cases: &["dry_run_of_a_prune_counts_and_changes_nothing"],
+    },
+    Mistake {
+        name: "each call of a prune writes another audit row",
+        file: "prune",
+        right: "WHERE a.n = prune_states.audit AND",
+        wrong: "WHERE a.n < 0 AND",
+        cases: &["prune_writes_one_audit_row_with_its_counts"],
+    },
+    Mistake {
         name: "no fence for leases that stand together",
         file: "lots",
         right: "FROM lot l WHERE l.token = p_token AND l.until > p_now ORDER BY",
@@ -562,6 +583,9 @@ controls! {
     a_run_that_goes_on_after_an_expiry_is_noticed: "an expiry keeps the rest of its run",
     receipts_of_what_did_not_win_are_noticed: "receipts of what did not win are kept",
     receipts_that_outlive_their_messages_are_noticed: "receipts outlive their messages",
+    pruning_dead_letters_is_noticed: "a prune of what is done removes dead letters",
+    a_dry_run_that_removes_is_noticed: "a dry run of a prune is not rolled back",
+    an_audit_row_for_each_call_is_noticed: "each call of a prune writes another audit row",
     no_fence_for_leases_together_is_noticed: "no fence for leases that stand together",
     no_deadline_for_leases_together_is_noticed: "no deadline for leases that stand together",
     renewing_all_for_one_is_noticed: "who renews one renews all that stand with it",

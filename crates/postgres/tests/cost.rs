@@ -1,6 +1,6 @@
 //! What looking something up costs, in pages that the server touches: it must not grow with what is beside it.
 
-use posthouse_core::Admin;
+use posthouse_core::{Admin, Prune};
 use posthouse_testkit::Fixture;
 use std::time::Duration;
 
@@ -163,8 +163,11 @@ async fn retention_goes_on_where_it_stopped() {
     let admin = fx.open().await;
     let (mut removed, mut calls) = (0, 2);
     loop {
-        let pruned = admin.prune(Duration::from_secs(24 * 3600), 20).await.unwrap();
-        (removed, calls) = (removed + pruned.messages, calls + 1);
+        let pruned = admin
+            .prune(&Prune::done(Duration::from_secs(24 * 3600), 20, "op"))
+            .await
+            .unwrap();
+        (removed, calls) = (removed + pruned.messages(), calls + 1);
         if !pruned.more {
             break;
         }
@@ -210,8 +213,11 @@ async fn retention_goes_past_a_message_from_the_future() {
     for expected in [1500 - 499 - 10, 0] {
         let (mut removed, mut calls) = (0, 0);
         loop {
-            let pruned = admin.prune(Duration::from_secs(24 * 3600), 20).await.unwrap();
-            (removed, calls) = (removed + pruned.messages, calls + 1);
+            let pruned = admin
+                .prune(&Prune::done(Duration::from_secs(24 * 3600), 20, "op"))
+                .await
+                .unwrap();
+            (removed, calls) = (removed + pruned.messages(), calls + 1);
             if !pruned.more {
                 break;
             }

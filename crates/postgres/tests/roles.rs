@@ -1,10 +1,16 @@
 //! Who may do what: each role is tried against every table and every function.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use tokio_postgres::Client;
 
-use crate::fixture::{PostgresFixture, session};
+use posthouse_core::{
+    Admin, Claim, Error, Message, Outcome, Prune, PruneStates, RetryPolicy, Settlement, State, Store,
+};
+use posthouse_postgres::Postgres;
+use posthouse_testkit::Fixture;
+
+use crate::fixture::{PostgresFixture, session, session_at, url_as};
 
 const PRODUCER: &[&str] = &[
     "conclude_in",
@@ -59,6 +65,7 @@ const RELAY: &[&str] = &[
     "once_in",
     "pause_destination",
     "prune",
+    "prune_done",
     "reach_in",
     "record_conflict",
     "renew",
@@ -94,6 +101,8 @@ const OPERATOR: &[&str] = &[
     "pause",
     "pause_destination",
     "prune",
+    "prune_done",
+    "prune_states",
     "quarantine",
     "relay",
     "repair_expired_leases",
@@ -217,6 +226,79 @@ async fn each_role_can_do_its_work_and_nothing_else() {
             .collect::<BTreeSet<_>>()
             .len()
     );
+    for role in &made {
+        fx.run(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).await;
+    }
+}
+
+/// A login with the rights of a relay removes messages that are done; dead letters are refused to it by the database, however it asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relay_role_may_prune_done_messages_and_no_dead_letters() {
+    let fx = PostgresFixture::new().await;
+    let made = fx.open().await.make_roles().await.unwrap();
+    let login = format!("{}_ralf", fx.schema);
+    fx.run(&format!(
+        "CREATE ROLE {login} LOGIN; GRANT {}_relay TO {login}",
+        fx.schema
+    ))
+    .await;
+    let store = Postgres::connect_with(&url_as(&login), PostgresFixture::options(&fx.schema))
+        .await
+        .unwrap();
+    let owner = fx.open().await;
+    let messages = || vec![Message::bytes("t", "text/plain", "x")];
+    let [done, dead] = [owner.enqueue_now(messages()).await, owner.enqueue_now(messages()).await];
+    let (done, dead) = (done.unwrap()[0].id(), dead.unwrap()[0].id());
+    let claimed = store.claim(&Claim::new("w", 2, Duration::from_secs(15))).await.unwrap();
+    let batch: Vec<_> = claimed
+        .iter()
+        .map(|one| match one.lease.id == done {
+            true => Settlement::delivered(&one.lease, None),
+            false => Settlement::of(&one.lease, Outcome::reject("no", "never"), &RetryPolicy::default(), 0.5),
+        })
+        .collect();
+    assert!(store.settle(&batch).await.unwrap().iter().all(|v| v.is_settled()));
+    fx.advance(Duration::from_secs(3600)).await;
+
+    let (client, driver) = session_at(&url_as(&login)).await;
+    for call in [
+        "prune('1 minute', 10, 'dead')",
+        "prune('1 minute', 10, 'all')",
+        "prune('1 minute', 10, 'dead', dry_run => true)",
+        "prune_states('1 minute', 10, 'dead', 'ralf', '', false, NULL)",
+        "prune_work(now(), now(), 10, 'dead', false)",
+    ] {
+        let refused = client
+            .query(&format!("SELECT * FROM {}.{call}", fx.schema), &[])
+            .await
+            .unwrap_err();
+        assert_eq!(
+            refused.code().map(|state| state.code()),
+            Some("42501"),
+            "{call}: {refused:?}"
+        );
+    }
+    let old = Duration::from_secs(60);
+    for states in [PruneStates::Dead, PruneStates::All] {
+        let refused = store.prune(&Prune::done(old, 10, "ralf").states(states)).await;
+        assert!(matches!(refused, Err(Error::Denied(_))), "{states}: {refused:?}");
+    }
+    let told = store.prune(&Prune::done(old, 10, "ralf").dry_run()).await.unwrap();
+    assert_eq!((told.done, told.dead), (1, 0));
+    let pruned = store.prune(&Prune::done(old, 10, "ralf")).await.unwrap();
+    assert_eq!((pruned.done, pruned.dead), (1, 0));
+    assert_eq!(owner.find(done).await.unwrap(), None);
+    assert_eq!(
+        owner.find(dead).await.unwrap().map(|found| found.state),
+        Some(State::Dead)
+    );
+    let audit = fx
+        .one("SELECT actor || ' ' || action || ' ' || (pruned ->> 'done') FROM posthouse.audit")
+        .await;
+    assert_eq!(audit, "ralf prune 1");
+    driver.abort();
+    drop(store);
+    fx.run(&format!("DROP OWNED BY {login}; DROP ROLE {login}")).await;
     for role in &made {
         fx.run(&format!("DROP OWNED BY {role} CASCADE; DROP ROLE {role}")).await;
     }

@@ -20,8 +20,8 @@ pub struct BulkReplay {
     pub filter: Filter,
     /// Who asks for it.
     pub actor: String,
-    /// Why.
-    pub reason: String,
+    /// Why, for the audit.
+    pub note: String,
     /// A new deliver-by for each; with one, those whose deliver-by has passed are sent too.
     pub deliver_in: Option<Duration>,
     /// At most this many.
@@ -227,10 +227,7 @@ impl BulkReplay {
                     done.stopped = Some(cause);
                     return Ok(done);
                 }
-                match admin
-                    .replay(message.id, &self.actor, &self.reason, self.deliver_in)
-                    .await
-                {
+                match admin.replay(message.id, &self.actor, &self.note, self.deliver_in).await {
                     Ok(()) => done.replayed += 1,
                     Err(Error::IllegalState { .. } | Error::NotFound(_)) => done.moved += 1,
                     Err(e) => return Err(e),

@@ -103,6 +103,7 @@ pub mod bulk;
 pub mod idempotency;
 pub mod ledger;
 pub mod relay;
+mod retention;
 pub mod saga;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "surreal"))]
 mod url;
@@ -111,6 +112,7 @@ mod url;
 pub use any::AnyStore;
 pub use posthouse_core::*;
 pub use relay::Relay;
+pub use retention::prune_all;
 
 /// The PostgreSQL store, and the outbox for an application's own transactions.
 #[cfg(feature = "postgres")]

@@ -383,7 +383,7 @@ async fn operators_have_the_last_word(place: Place) {
     place.post("resolved", &order("ACME")).await;
     let waiting = place.messages().await.pop().unwrap();
     admin
-        .resolve(waiting.id, "anna", "executed by phone: B-77")
+        .resolve(waiting.id, "anna", "they were asked", "executed by phone: B-77")
         .await
         .unwrap();
     let told = place.post("resolved", &order("ACME")).await;

@@ -268,7 +268,7 @@ async fn phase_5_a_stale_worker_is_refused_after_another_finished() {
     assert_eq!(service.rows().await, before);
     assert_eq!(service.one(ATTEMPTS).await, r#""A lease_expired, B delivered""#);
     assert_eq!(
-        service.one("SELECT actor, action, detail FROM posthouse.audit").await,
+        service.one("SELECT actor, action, note FROM posthouse.audit").await,
         r#"A,outbox_flush_conflict,"lease of epoch 1 lost; found done at epoch 2""#
     );
     assert_eq!(service.one("SELECT count(*) FROM payment_dispatch.booking").await, "1");

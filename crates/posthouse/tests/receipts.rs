@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use posthouse::{
-    Admin, AttemptOutcome, Delivery, Error, Message, Outcome, Relay, RetryPolicy, State, Store,
+    Admin, AttemptOutcome, Delivery, Error, Message, Outcome, Prune, Relay, RetryPolicy, State, Store,
     relay::{Destination, local_delivery},
 };
 use posthouse_testkit::{
@@ -206,7 +206,14 @@ async fn a_pruned_message_is_reused_no_more() {
     let relay = relay(&store, archive.destination("archive").reuse_receipts());
     done(&store, numbered(1)).await;
     tokio::time::sleep(60 * SECOND).await;
-    assert_eq!(store.prune(30 * SECOND, 10).await.unwrap().messages, 1);
+    assert_eq!(
+        store
+            .prune(&Prune::done(30 * SECOND, 10, "op"))
+            .await
+            .unwrap()
+            .messages(),
+        1
+    );
     done(&store, numbered(1)).await;
     relay.stop().await;
     assert_eq!(archive.asked(), 2);

@@ -1,13 +1,20 @@
 //! What can be asked of the command line, and its help.
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{
+    ArgGroup, Args, Parser, Subcommand, ValueEnum,
+    builder::PossibleValuesParser,
+    builder::TypedValueParser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use posthouse::{
-    DeadReason, Invalid, Limits, MessageId, OnDead, SagaId, State,
+    DeadReason, Invalid, Limits, MessageId, OnDead, PruneStates, SagaId, State,
     ledger::{EntryKey, Status},
     message::parse_duration,
     saga::{HeldReason, SagaState},
 };
 use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use crate::exit::Failure;
 
 /// A transactional outbox: messages commit with your data, or not at all
 #[derive(Debug, Parser)]
@@ -179,7 +186,7 @@ What is beyond ten thousand is an estimate, and says so.")]
         after_help = "\
 Examples:
   posthouse destinations list
-  posthouse destinations pause 'https://shop.example#097d5636' --reason 'maintenance until six'"
+  posthouse destinations pause 'https://shop.example#097d5636' --note 'maintenance until six'"
     )]
     Destinations(Destinations),
     /// Check the configuration, and show what is in force
@@ -441,9 +448,20 @@ pub struct Who {
     /// Who does it
     #[arg(long, value_name = "NAME", env = "POSTHOUSE_ACTOR", hide_env_values = true, default_value_t = user())]
     pub actor: String,
-    /// Why
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub reason: String,
+    /// Why, for the audit; required to change anything
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
+}
+
+impl Who {
+    /// The note for the audit. A verb without one is refused before it changes anything.
+    pub fn note(&self) -> Result<&str, Failure> {
+        let note = self.note.as_deref().filter(|note| !note.trim().is_empty());
+        note.ok_or_else(|| {
+            Failure::not_confirmed("--note is missing: say why, for the audit; nothing was changed")
+                .help("add for instance: --note 'the address is right now'")
+        })
+    }
 }
 
 fn user() -> String {
@@ -456,7 +474,7 @@ fn user() -> String {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  posthouse messages cancel 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'the order was withdrawn'")]
+  posthouse messages cancel 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --note 'the order was withdrawn'")]
 pub struct Verb {
     /// The messages
     #[arg(value_name = "ID", value_parser = message_id, required = true)]
@@ -468,17 +486,16 @@ pub struct Verb {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  posthouse messages resolve 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --receipt 'confirmed by phone'")]
+  posthouse messages resolve 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --note 'confirmed by phone' --receipt B-77")]
 pub struct Resolve {
     /// The message
     #[arg(value_name = "ID", value_parser = message_id)]
     pub id: MessageId,
-    /// What shows that it was delivered
+    /// The receiver's answer: its ledger entry and the audit keep it
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub receipt: String,
-    /// Who does it
-    #[arg(long, value_name = "NAME", env = "POSTHOUSE_ACTOR", hide_env_values = true, default_value_t = user())]
-    pub actor: String,
+    #[command(flatten)]
+    pub who: Who,
 }
 
 #[derive(Debug, Subcommand)]
@@ -495,14 +512,14 @@ Example:
     /// Hold messages until somebody decides about them
     #[command(after_help = "\
 Example:
-  posthouse dead quarantine 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'ask billing first'
+  posthouse dead quarantine 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --note 'ask billing first'
 
 Then: posthouse dead list --quarantined; replay, resolve, cancel or discard it.")]
     Quarantine(Verb),
     /// Remove dead or quarantined messages with their evidence; the audit remembers
     #[command(after_help = "\
 Example:
-  posthouse dead discard 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'a test'
+  posthouse dead discard 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --note 'a test'
 
 It cannot be undone.")]
     Discard(Verb),
@@ -533,21 +550,21 @@ pub struct DeadList {
 #[derive(Debug, Args)]
 #[command(override_usage = "posthouse dead replay [OPTIONS] <ID... | --all | --topic TOPIC | ...>")]
 #[command(group(ArgGroup::new("what").required(true).multiple(true)
-    .args(["ids", "all", "topic", "tenant", "namespace", "key", "code", "since", "until", "because"])))]
+    .args(["ids", "all", "topic", "tenant", "namespace", "key", "code", "since", "until", "reason"])))]
 #[command(after_help = "\
 Examples:
-  posthouse dead replay 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --reason 'the address is right now'
+  posthouse dead replay 0197c6a4-5b1e-7cc0-8a53-0f0f6d3f9f10 --note 'the address is right now'
   posthouse dead replay --topic order.placed --code http_503 --dry-run
-  posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --reason 'it is back'
+  posthouse dead replay --topic order.placed --code http_503 --yes --rate 50 --note 'it is back'
 
-By filter it needs --dry-run, which changes nothing, or --yes. It stops when their destination is
-paused or fails again. What dies after it has begun is left for the next time. It leaves out, and
-counts, what was cancelled, unless --because says cancelled, and what has passed its deliver-by,
-unless --deliver-in gives it a new one or --because says lapsed.")]
+By filter it needs --dry-run, which changes nothing, or --yes and --note. It stops when their
+destination is paused or fails again. Messages that die after it has begun are left for the next
+time. It leaves out, and counts, cancelled messages, unless --reason says cancelled, and messages
+whose deliver-by has passed, unless --deliver-in gives them a new one or --reason says lapsed.")]
 pub struct Replay {
     /// The messages
     #[arg(value_name = "ID", value_parser = message_id)]
-    #[arg(conflicts_with_all = ["all", "topic", "tenant", "namespace", "key", "code", "since", "until", "because", "dry_run", "rate", "limit"])]
+    #[arg(conflicts_with_all = ["all", "topic", "tenant", "namespace", "key", "code", "since", "until", "reason", "dry_run", "rate", "limit"])]
     pub ids: Vec<MessageId>,
     /// Every dead message
     #[arg(long)]
@@ -555,7 +572,7 @@ pub struct Replay {
     /// Only those that are dead for this reason
     #[arg(long, value_name = "REASON", value_parser = words(DeadReason::ALL, DeadReason::as_str))]
     #[arg(hide_possible_values = true)]
-    pub because: Option<DeadReason>,
+    pub reason: Option<DeadReason>,
     #[command(flatten)]
     pub which: Which,
     /// Those in quarantine instead
@@ -594,18 +611,31 @@ pub struct Repair {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What waits, is in flight, is in quarantine or blocks its order key stays. A dedupe key outlives its
-message for as long as the settings say.
+Without --state it removes messages that are done, and with them dedupe keys whose lifetime is over,
+ledger entries past their retention, inbox rows and sagas. Dead letters stay until an operator
+decides about them; --state dead removes old ones, cancelled ones included, and nothing else. A dead
+letter that blocks its order key, or that holds a saga, stays.
 
-Example:
-  posthouse prune --older-than 30d --yes")]
+Examples:
+  posthouse prune --older-than 30d --dry-run
+  posthouse prune --older-than 30d --yes --note 'monthly cleaning'
+  posthouse prune --older-than 365d --state dead --yes --note 'a year old, seen by anna'")]
 pub struct Prune {
     /// Only those that ended longer than this ago: 12h, 30d
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub older_than: Duration,
+    /// Which messages: done, dead or all
+    #[arg(long, value_name = "STATE", default_value = "done", value_parser = words(PruneStates::ALL, PruneStates::as_str))]
+    #[arg(hide_possible_values = true)]
+    pub state: PruneStates,
+    /// Tell how many, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// Do it without asking
-    #[arg(long, short)]
+    #[arg(long, short, conflicts_with = "dry_run")]
     pub yes: bool,
+    #[command(flatten)]
+    pub who: Who,
 }
 
 #[derive(Debug, Args)]
@@ -717,17 +747,17 @@ Exits with 2 when a definition is not sound, and with 1 when --deny-warnings is 
     /// Send a step, or its compensation, now, with new attempts
     #[command(after_help = "\
 Example:
-  posthouse saga retry trip/trip-42 hotel --reason 'the hotel is back'")]
+  posthouse saga retry trip/trip-42 hotel --note 'the hotel is back'")]
     Retry(SagaStep),
     /// Go on without a step
     #[command(after_help = "\
 Example:
-  posthouse saga skip trip/trip-42 newsletter --reason 'nobody reads it'")]
+  posthouse saga skip trip/trip-42 newsletter --note 'nobody reads it'")]
     Skip(SagaStep),
     /// State that a step was done, and what it answered
     #[command(after_help = "\
 Example:
-  posthouse saga complete trip/trip-42 charge --output '\"ch_77\"' --reason 'found in the bank statement'")]
+  posthouse saga complete trip/trip-42 charge --output '\"ch_77\"' --note 'found in the bank statement'")]
     Complete(SagaComplete),
     /// Undo what was done
     #[command(after_help = BY_FILTER)]
@@ -735,7 +765,7 @@ Example:
     /// State that a compensation was done by hand
     #[command(after_help = "\
 Example:
-  posthouse saga resolve trip/trip-42 hotel --reason 'cancelled by telephone'")]
+  posthouse saga resolve trip/trip-42 hotel --note 'cancelled by telephone'")]
     Resolve(SagaStep),
     /// Try again what has failed: steps, or compensations
     #[command(after_help = BY_FILTER)]
@@ -747,12 +777,12 @@ Example:
 
 const BY_FILTER: &str = "\
 Examples:
-  posthouse saga resume trip/trip-42
-  posthouse saga replay --name trip --state held --because retries_exhausted --dry-run
-  posthouse saga replay --name trip --state held --because retries_exhausted --yes
+  posthouse saga resume trip/trip-42 --note 'the hotel is back'
+  posthouse saga replay --name trip --state held --reason retries_exhausted --dry-run
+  posthouse saga replay --name trip --state held --reason retries_exhausted --yes --note 'the hotel is back'
 
-By filter it needs --dry-run, which changes nothing, or --yes. What the verb does not apply to, or has moved
-since it was found, is counted and left.";
+By filter it needs --dry-run, which changes nothing, or --yes and --note. Sagas to which the verb does
+not apply, or that have moved since they were found, are counted and left.";
 
 /// Which sagas.
 #[derive(Debug, Default, Args)]
@@ -774,7 +804,7 @@ pub struct WhichSagas {
     pub state: Option<SagaState>,
     /// Only those that are held for this reason: unknown, retries_exhausted, compensation_failed, ...
     #[arg(long, value_name = "REASON", value_parser = words(HeldReason::ALL, HeldReason::as_str), hide_possible_values = true)]
-    pub because: Option<HeldReason>,
+    pub reason: Option<HeldReason>,
 }
 
 #[derive(Debug, Args)]
@@ -850,7 +880,7 @@ pub struct SagaLint {
 pub struct Sagas {
     /// The sagas: ids, or NAME/KEY
     #[arg(value_name = "SAGA", value_parser = saga_ref)]
-    #[arg(conflicts_with_all = ["name", "key", "tenant", "namespace", "state", "because", "dry_run"])]
+    #[arg(conflicts_with_all = ["name", "key", "tenant", "namespace", "state", "reason", "dry_run"])]
     pub sagas: Vec<SagaRef>,
     #[command(flatten)]
     pub which: WhichSagas,
@@ -939,14 +969,14 @@ Example:
     /// Stop all relays from sending to a destination; its messages wait
     #[command(after_help = "\
 Example:
-  posthouse destinations pause 'https://shop.example#097d5636' --reason 'maintenance until six'
+  posthouse destinations pause 'https://shop.example#097d5636' --note 'maintenance until six'
 
 Relays hear of it with their next heartbeat, within 6 seconds; what is being sent is sent.")]
     Pause(Pause),
     /// Let all relays send to a destination again
     #[command(after_help = "\
 Example:
-  posthouse destinations resume 'https://shop.example#097d5636'
+  posthouse destinations resume 'https://shop.example#097d5636' --note 'it is back'
 
 Relays hear of it with their next heartbeat, within 6 seconds.")]
     Resume(Switch),
@@ -1003,6 +1033,19 @@ fn message_id(text: &str) -> Result<MessageId, String> {
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Adds a tip where a note for the audit was given as --reason, which filters.
+pub fn with_tip(mut refusal: clap::Error) -> clap::Error {
+    let is_reason = matches!(
+        refusal.get(ContextKind::InvalidArg),
+        Some(ContextValue::String(arg)) if arg.starts_with("--reason")
+    );
+    if is_reason && matches!(refusal.kind(), ErrorKind::UnknownArgument | ErrorKind::InvalidValue) {
+        let tip = "--reason filters by the reason of a death or of a hold; the text for the audit is --note";
+        refusal.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    refusal
 }
 
 /// The parser names the flag itself.

@@ -22,7 +22,8 @@ fn main() -> ExitCode {
     // What the parser itself says obeys --color and --json as well, so they are looked for before it has run.
     let color = cli::color_of(&args);
     let parsed = Cli::command().color(color.for_help()).try_get_matches_from(&args);
-    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed.map_err(cli::with_tip) {
         Ok(cli) => {
             let out = Output::new(&cli.global);
             finish(&out, perform(&cli, &out))

@@ -69,6 +69,28 @@ fn attempt_line(attempt: &Attempt) -> Vec<String> {
     ]
 }
 
+/// The note of an audit row; of a prune, what it removed stands in front.
+pub fn audit_note(entry: &AuditEntry) -> String {
+    let Some(pruned) = &entry.pruned else {
+        return entry.note.clone();
+    };
+    let counts = [
+        ("done", pruned.done),
+        ("dead", pruned.dead),
+        ("dedupe keys", pruned.dedupe_keys),
+        ("ledger entries", pruned.entries),
+        ("inbox rows", pruned.inbox),
+        ("sagas", pruned.sagas),
+    ];
+    let removed = counts.iter().filter(|(_, n)| *n > 0);
+    let removed: Vec<_> = removed.map(|(what, n)| format!("{n} {what}")).collect();
+    let text = format!("removed {}, ended by {}", removed.join(", "), pruned.cutoff);
+    match entry.note.as_str() {
+        "" => text,
+        note => format!("{text}: {note}"),
+    }
+}
+
 fn audit_line(entry: &AuditEntry) -> Vec<String> {
     let what = if entry.action == "outbox_flush_conflict" {
         "conflict"
@@ -76,7 +98,7 @@ fn audit_line(entry: &AuditEntry) -> Vec<String> {
         &entry.action
     };
     let none = String::new;
-    let (actor, detail) = (cut(&entry.actor, 24), cut(&entry.detail, DETAIL));
+    let (actor, detail) = (cut(&entry.actor, 24), cut(&audit_note(entry), DETAIL));
     vec![
         entry.at.to_string(),
         visible(what),

@@ -80,7 +80,7 @@ fn a_dead_letter_of_a_saga_keeps_no_other_from_being_replayed() {
         let told = "Left out, because they belong to sagas: 1. To see those: posthouse saga list --state held\n";
         let dry = place.run(&["dead", "replay", "--all", "--dry-run"]);
         assert!(dry.ok().starts_with("1 message would be replayed"), "{dry:#?}");
-        let done = place.run(&["dead", "replay", "--all", "--yes"]);
+        let done = place.run(&["dead", "replay", "--all", "--yes", "--note", "a test"]);
         assert_eq!((done.ok(), &*done.stderr), ("1 replayed\n", told));
         assert_eq!(states(&place, "pending"), ["plain"]);
     }
@@ -91,7 +91,7 @@ fn what_was_cancelled_or_has_lapsed_is_replayed_only_when_named() {
     for place in Place::both() {
         let withdrawn = place.enqueue(&["withdrawn", "--data", "1"]);
         fail_all(&place.url, 2);
-        place.run(&["messages", "cancel", &withdrawn]).ok();
+        place.run(&["messages", "cancel", &withdrawn, "--note", "a test"]).ok();
         place.enqueue(&["exhausted", "--data", "1"]);
         place.enqueue(&["late", "--data", "1", "--deliver-in", "1s"]);
         fail_all(&place.url, 1);
@@ -100,8 +100,8 @@ fn what_was_cancelled_or_has_lapsed_is_replayed_only_when_named() {
         fail_all(&place.url, 1);
         assert_eq!(states(&place, "dead"), ["exhausted", "lapsed", "late", "withdrawn"]);
 
-        let told = "Left out, because an operator cancelled them: 1. To replay them: --because cancelled\n\
-                    Left out, because their deliver-by has passed: 2. To replay them: --deliver-in TIME, or --because lapsed\n";
+        let told = "Left out, because an operator cancelled them: 1. To replay them: --reason cancelled\n\
+                    Left out, because their deliver-by has passed: 2. To replay them: --deliver-in TIME, or --reason lapsed\n";
         let dry = place.run(&["dead", "replay", "--all", "--dry-run"]);
         assert!(dry.ok().starts_with("1 message would be replayed"), "{dry:#?}");
         assert_eq!(dry.stderr, told);
@@ -110,24 +110,34 @@ fn what_was_cancelled_or_has_lapsed_is_replayed_only_when_named() {
             .json()
             .remove(0);
         assert_eq!(dry["left_out"], json!({"cancelled": 1, "lapsed": 2, "of_sagas": 0}));
-        let done = place.run(&["dead", "replay", "--all", "--yes"]);
+        let done = place.run(&["dead", "replay", "--all", "--yes", "--note", "a test"]);
         assert_eq!((done.ok(), &*done.stderr), ("1 replayed\n", told));
         assert_eq!(states(&place, "pending"), ["exhausted"]);
         // It kept the code of its last attempt.
-        let by_code = place.run(&["dead", "replay", "--code", "http_503", "--yes"]);
+        let by_code = place.run(&["dead", "replay", "--code", "http_503", "--yes", "--note", "a test"]);
         assert_eq!(by_code.ok(), "0 replayed\n");
         assert_eq!(states(&place, "dead"), ["lapsed", "late", "withdrawn"]);
 
-        let lapsed = place.run(&["dead", "replay", "--because", "lapsed", "--yes"]);
+        let lapsed = place.run(&["dead", "replay", "--reason", "lapsed", "--yes", "--note", "a test"]);
         assert_eq!((lapsed.ok(), &*lapsed.stderr), ("1 replayed\n", ""));
-        let in_time = place.run(&["dead", "replay", "--all", "--deliver-in", "1h", "--yes", "--json"]);
+        let in_time = place.run(&[
+            "dead",
+            "replay",
+            "--all",
+            "--deliver-in",
+            "1h",
+            "--yes",
+            "--json",
+            "--note",
+            "a test",
+        ]);
         let in_time = in_time.json().remove(0);
         assert_eq!(
             in_time,
             json!({"replayed": 1, "moved": 0, "left_out": {"cancelled": 1, "lapsed": 0, "of_sagas": 0}, "later": 0, "stopped": null, "complete": true})
         );
         assert_eq!(states(&place, "dead"), ["withdrawn"]);
-        let all = place.run(&["dead", "replay", "--because", "cancelled", "--yes"]);
+        let all = place.run(&["dead", "replay", "--reason", "cancelled", "--yes", "--note", "a test"]);
         assert_eq!((all.ok(), &*all.stderr), ("1 replayed\n", ""));
     }
 }
@@ -183,14 +193,14 @@ fn an_error_halfway_does_not_hide_what_was_done() {
         "CREATE TRIGGER broken BEFORE INSERT ON posthouse_audit WHEN (SELECT count(*) FROM posthouse_audit) >= 2
          BEGIN SELECT RAISE(ABORT, 'this disk is broken'); END",
     );
-    let (stdout, stderr, code) = story.run("posthouse dead replay --all --yes");
+    let (stdout, stderr, code) = story.run("posthouse dead replay --all --yes --note test");
     assert_eq!((&*stdout, code), ("2 replayed\n", 1), "{stderr}");
     assert!(
         stderr.contains("It did not come to its end") && stderr.contains("this disk is broken"),
         "{stderr}"
     );
     story.sql("DELETE FROM posthouse_audit");
-    let (stdout, stderr, code) = story.run("posthouse dead replay --all --yes --json");
+    let (stdout, stderr, code) = story.run("posthouse dead replay --all --yes --json --note test");
     let done: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(
         (&done["replayed"], &done["complete"], code),
@@ -203,19 +213,25 @@ fn an_error_halfway_does_not_hide_what_was_done() {
 fn those_that_were_not_tried_are_named() {
     let story = Story::new();
     (1..=4).for_each(|n| story.enqueue(n, "t"));
-    story.run(&format!("posthouse messages cancel {}", id(2)));
-    let line = format!("posthouse messages cancel {} {} {} {}", id(1), id(2), id(3), id(4));
+    story.run(&format!("posthouse messages cancel {} --note test", id(2)));
+    let line = format!(
+        "posthouse messages cancel {} {} {} {} --note test",
+        id(1),
+        id(2),
+        id(3),
+        id(4)
+    );
     let (stdout, stderr, code) = story.run(&line);
     assert_eq!((stdout, code), (format!("{}  cancelled\n", id(1)), 4));
     assert!(
         stderr.ends_with(&format!(" not tried: {} {}\n", id(3), id(4))),
         "{stderr}"
     );
-    let line = format!("posthouse dead replay --json {} {} {}", id(2), id(3), id(4));
+    let line = format!("posthouse dead replay --json {} {} {} --note test", id(2), id(3), id(4));
     let (_, stderr, code) = story.run(&line);
     let error: Value = serde_json::from_str(&stderr).unwrap();
     assert_eq!((&error["error"]["not_tried"], code), (&json!([id(4)]), 4));
-    let (_, stderr, _) = story.run(&format!("posthouse messages cancel --json {}", id(1)));
+    let (_, stderr, _) = story.run(&format!("posthouse messages cancel --json {} --note test", id(1)));
     assert!(!stderr.contains("not_tried"), "{stderr}");
 }
 
@@ -229,7 +245,9 @@ fn ctrl_c_does_not_hide_what_was_done() {
     for json in [false, true] {
         let before = replayed();
         let mut command = posthouse();
-        command.args(["--store", &place.url, "dead", "replay", "--all", "--yes", "--rate", "1"]);
+        command.args([
+            "--store", &place.url, "dead", "replay", "--all", "--yes", "--rate", "1", "--note", "a test",
+        ]);
         if json {
             command.arg("--json");
         }

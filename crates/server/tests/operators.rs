@@ -20,6 +20,20 @@ async fn reject_all(url: &str) {
     assert!(store.settle(&batch).await.unwrap().iter().all(|v| v.is_settled()));
 }
 
+/// Claims everything and lets the only attempt of its budget fail.
+async fn fails_once(url: &str) {
+    let store = AnyStore::open(url).await.unwrap().store();
+    let claim = Claim::new("w1", 100, Duration::from_secs(60));
+    let policy = RetryPolicy {
+        max_attempts: 1,
+        ..RetryPolicy::default()
+    };
+    let failed = |lease| Settlement::of(lease, Outcome::retry("http_503", "down"), &policy, 0.5);
+    let claimed = store.claim(&claim).await.unwrap();
+    let batch: Vec<_> = claimed.iter().map(|one| failed(&one.lease)).collect();
+    assert!(store.settle(&batch).await.unwrap().iter().all(|v| v.is_settled()));
+}
+
 fn wait(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -75,17 +89,26 @@ fn dead_letters_are_looked_at_and_replayed_by_filter() {
             "--yes",
             "--actor",
             "anna",
-            "--reason",
+            "--note",
             "fixed",
         ]);
         assert_eq!(done.ok(), "3 replayed\n");
-        let again = place.run(&["dead", "replay", "--topic", "order.placed", "--yes"]);
+        let again = place.run(&["dead", "replay", "--topic", "order.placed", "--yes", "--note", "fixed"]);
         assert_eq!(again.ok(), "0 replayed\n");
         // Nothing matches: the same document, whether it was confirmed or not.
         let nothing = place
             .run(&["dead", "replay", "--topic", "order.placed", "--json"])
             .json();
-        let confirmed = place.run(&["dead", "replay", "--topic", "order.placed", "--json", "--yes"]);
+        let confirmed = place.run(&[
+            "dead",
+            "replay",
+            "--topic",
+            "order.placed",
+            "--json",
+            "--yes",
+            "--note",
+            "fixed",
+        ]);
         assert_eq!(nothing, confirmed.json());
         assert_eq!(
             (&nothing[0]["replayed"], &nothing[0]["complete"]),
@@ -104,14 +127,16 @@ fn dead_letters_are_looked_at_and_replayed_by_filter() {
         assert!(
             audit
                 .iter()
-                .all(|line| line["action"] == "replay" && line["detail"] == "fixed"),
+                .all(|line| line["action"] == "replay" && line["note"] == "fixed"),
             "{audit:#?}"
         );
         assert_eq!(
-            place.run(&["dead", "discard", &other, "--reason", "not ours"]).ok(),
+            place.run(&["dead", "discard", &other, "--note", "not ours"]).ok(),
             format!("{other}  discarded\n")
         );
-        place.run(&["dead", "discard", &other]).failed_with(3);
+        place
+            .run(&["dead", "discard", &other, "--note", "not ours"])
+            .failed_with(3);
     }
 }
 
@@ -196,26 +221,173 @@ fn a_message_that_waits_is_explained_and_decided_about() {
             "{text:#?}"
         );
         assert_eq!(
-            place.run(&["messages", "cancel", &first, "--reason", "withdrawn"]).ok(),
+            place.run(&["messages", "cancel", &first, "--note", "withdrawn"]).ok(),
             format!("{first}  cancelled\n")
         );
         assert_eq!(causes(&first), ["dead"]);
         assert_eq!(causes(&second), ["no_relay"]);
-        place.run(&["messages", "cancel", &first]).failed_with(4);
+        place
+            .run(&["messages", "cancel", &first, "--note", "withdrawn"])
+            .failed_with(4);
         assert_eq!(
             place
-                .run(&["messages", "resolve", &second, "--receipt", "by hand"])
+                .run(&["messages", "resolve", &second, "--note", "by hand", "--receipt", "B-77"])
                 .ok(),
             format!("{second}  resolved\n")
         );
         assert_eq!(causes(&second), ["resolved"]);
         assert_eq!(place.run(&["repair"]).ok(), "no lease has run out\n");
         place.run(&["prune", "--older-than", "30d"]).failed_with(2);
-        let pruned = place.run(&["prune", "--older-than", "30d", "--yes"]);
+        let pruned = place.run(&["prune", "--older-than", "30d", "--yes", "--note", "a test"]);
         assert_eq!(
             pruned.ok(),
-            "removed 0 messages, 0 dedupe keys, 0 entries of the ledger, 0 of the inbox and 0 sagas\n"
+            "removed 0 done and 0 dead messages, 0 dedupe keys, 0 ledger entries, 0 inbox rows and 0 sagas\n"
         );
+    }
+}
+
+/// The word that looked is the word that replays.
+#[test]
+fn the_reason_that_lists_dead_letters_is_the_one_that_replays_them() {
+    for place in Place::both() {
+        let exhausted = place.enqueue(&["order.placed", "--data", "1"]);
+        wait(fails_once(&place.url));
+        let rejected = place.enqueue(&["order.placed", "--data", "2"]);
+        wait(reject_all(&place.url));
+        let listed = place.run(&["dead", "list", "--reason", "exhausted", "--json"]).json();
+        let ids: Vec<_> = listed.iter().map(|message| message["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, [exhausted.as_str()]);
+        let replay = ["dead", "replay", "--reason", "exhausted", "--yes", "--actor", "anna"];
+        // The old habit, a text for the audit as --reason, is refused with the reasons that there are.
+        let mistaken = place.run(&["dead", "replay", "--all", "--yes", "--reason", "it is back"]);
+        let said = mistaken.failed_with(2);
+        for part in [
+            "exhausted, rejected, lapsed, conflict, cancelled",
+            "the text for the audit is --note",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        let noteless = place.run(&replay);
+        assert!(noteless.failed_with(2).contains("--note is missing"), "{noteless:#?}");
+        assert_eq!(
+            place.run(&["dead", "list", "--json"]).json().len(),
+            2,
+            "nothing was changed"
+        );
+        let done = place.run(&[&replay[..], &["--note", "the shop is back"]].concat());
+        assert_eq!(done.ok(), "1 replayed\n");
+        let dead = place.run(&["dead", "list", "--json"]).json();
+        let ids: Vec<_> = dead.iter().map(|message| message["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, [rejected.as_str()], "the one that was not listed stays dead");
+        let audit = place.run(&["audit", "--json"]).json();
+        let lines: Vec<_> = audit
+            .iter()
+            .map(|line| (&line["action"], &line["id"], &line["note"]))
+            .collect();
+        assert_eq!(
+            lines,
+            [(&"replay".into(), &exhausted.into(), &"the shop is back".into())]
+        );
+    }
+}
+
+/// Every verb that writes to the audit asks for a note, and changes nothing without one.
+#[test]
+fn verbs_without_a_note_are_refused() {
+    for place in Place::both() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("saga.json");
+        let definition = r#"{ "name": "s", "version": 1, "steps": [{ "name": "one", "action_uri": "fn:one" }] }"#;
+        std::fs::write(&file, definition).unwrap();
+        let waits = place.enqueue(&["order.placed", "--data", "1", "--delay", "1h"]);
+        let dead = place.enqueue(&["order.placed", "--data", "2"]);
+        wait(reject_all(&place.url));
+        place.run(&["saga", "start", file.to_str().unwrap(), "--key", "k"]).ok();
+        let before = place.run(&["stats", "--json"]).json();
+        let verbs: [&[&str]; 20] = [
+            &["messages", "cancel", &waits],
+            &["messages", "resolve", &waits, "--receipt", "B-77"],
+            &["dead", "replay", &dead],
+            &["dead", "replay", "--all", "--yes"],
+            &["dead", "quarantine", &dead],
+            &["dead", "discard", &dead],
+            &["prune", "--older-than", "1ms", "--state", "all", "--yes"],
+            &["destinations", "pause", "shop"],
+            &["destinations", "resume", "shop"],
+            &["saga", "pause", "s/k"],
+            &["saga", "resume", "s/k"],
+            &["saga", "quarantine", "s/k"],
+            &["saga", "compensate", "s/k"],
+            &["saga", "replay", "s/k"],
+            &["saga", "abandon", "s/k"],
+            &["saga", "pause", "--name", "s", "--yes"],
+            &["saga", "retry", "s/k", "one"],
+            &["saga", "skip", "s/k", "one"],
+            &["saga", "resolve", "s/k", "one"],
+            &["saga", "complete", "s/k", "one", "--output", "1"],
+        ];
+        for verb in verbs {
+            for note in [&[][..], &["--note", " "]] {
+                let refused = place.run(&[verb, note].concat());
+                let said = refused.failed_with(2);
+                assert!(said.contains("--note is missing"), "{verb:?}: {said}");
+                assert!(said.contains("add for instance: --note '"), "{verb:?}: {said}");
+            }
+        }
+        assert_eq!(place.run(&["audit", "--json"]).stdout, "");
+        let after = place.run(&["stats", "--json"]).json();
+        assert_eq!(before[0]["messages"]["dead"], after[0]["messages"]["dead"]);
+        assert_eq!(place.run(&["destinations", "list", "--json"]).stdout, "");
+    }
+}
+
+/// Dead letters stay unless they are asked for; a dry run tells how many of each; the audit has one row for a run.
+#[test]
+fn prune_leaves_dead_letters_and_is_audited() {
+    for place in Place::both() {
+        place.enqueue(&["order.placed", "--data", "1"]);
+        wait(reject_all(&place.url));
+        let done = place.enqueue(&["order.placed", "--data", "2"]);
+        place.run(&["messages", "resolve", &done, "--note", "by phone"]).ok();
+        let prune = ["prune", "--older-than", "1ms"];
+        let run = |more: &[&str]| place.run(&[&prune[..], more].concat());
+        let told = run(&["--state", "all", "--dry-run", "--json"]).json();
+        assert_eq!((&told[0]["done"], &told[0]["dead"]), (&1.into(), &1.into()));
+        assert_eq!((&told[0]["dry_run"], &told[0]["exact"]), (&true.into(), &true.into()));
+        let told = run(&["--dry-run"]);
+        assert!(
+            told.ok().starts_with("would remove 1 done and 0 dead messages"),
+            "{told:#?}"
+        );
+        assert_eq!(place.run(&["messages", "list", "--json"]).json().len(), 2);
+        let note = ["--yes", "--actor", "anna", "--note", "cleaning"];
+        let removed = run(&note);
+        assert!(
+            removed.ok().starts_with("removed 1 done and 0 dead messages"),
+            "{removed:#?}"
+        );
+        assert_eq!(place.run(&["dead", "list", "--json"]).json().len(), 1);
+        let removed = run(&[&["--state", "dead"][..], &note[..]].concat());
+        assert!(
+            removed.ok().starts_with("removed 0 done and 1 dead messages"),
+            "{removed:#?}"
+        );
+        let audit = place.run(&["audit", "--action", "prune", "--json"]).json();
+        let lines: Vec<_> = audit
+            .iter()
+            .map(|line| {
+                let pruned = &line["pruned"];
+                assert_eq!((&line["actor"], &line["note"]), (&"anna".into(), &"cleaning".into()));
+                assert!(pruned["cutoff"].is_string(), "{line}");
+                (pruned["states"].clone(), pruned["done"].clone(), pruned["dead"].clone())
+            })
+            .collect();
+        assert_eq!(
+            lines,
+            [("dead".into(), 0.into(), 1.into()), ("done".into(), 1.into(), 0.into())]
+        );
+        let unknown = run(&["--state", "quarantined", "--yes"]);
+        assert!(unknown.failed_with(2).contains("done, dead, all"), "{unknown:#?}");
     }
 }
 
@@ -233,16 +405,19 @@ fn destinations_are_paused_and_resumed() {
             "shop",
             "--actor",
             "anna",
-            "--reason",
+            "--note",
             "maintenance",
         ]);
         assert_eq!(paused.ok(), "shop  paused\n");
         assert!(paused.stderr.contains("check its spelling"), "{paused:#?}");
         let listed = place.run(&["destinations", "list", "--json"]).json();
         assert_eq!(listed[0]["paused"]["actor"], "anna");
-        assert_eq!(place.run(&["destinations", "resume", "shop"]).ok(), "shop  resumed\n");
         assert_eq!(
-            place.run(&["destinations", "resume", "shop"]).ok(),
+            place.run(&["destinations", "resume", "shop", "--note", "done"]).ok(),
+            "shop  resumed\n"
+        );
+        assert_eq!(
+            place.run(&["destinations", "resume", "shop", "--note", "done"]).ok(),
             "shop  was not paused\n"
         );
         let audit = place.run(&["audit"]);

@@ -45,7 +45,7 @@ fn shop() -> Story {
     story.at(121);
     story.send("relay-a", &down());
     story.run(&format!(
-        "posthouse dead quarantine {} --reason 'ask billing first'",
+        "posthouse dead quarantine {} --note 'ask billing first'",
         id(4)
     ));
     story.at(180);
@@ -66,9 +66,9 @@ fn nothing_there() {
         "posthouse messages list --json",
         "posthouse dead list",
         "posthouse dead replay --all --dry-run",
-        "posthouse dead replay --all --yes",
+        "posthouse dead replay --all --yes --note 'a test'",
         "posthouse repair",
-        "posthouse prune --older-than 30d --yes",
+        "posthouse prune --older-than 30d --yes --note 'a test'",
         "posthouse audit",
         "posthouse ledger list",
         "posthouse saga list",
@@ -194,7 +194,7 @@ fn doctor() {
     });
     story.enqueue(8, "stock.changed");
     story.at(600);
-    story.run("posthouse destinations pause billing --anyway --reason 'moves to new servers'");
+    story.run("posthouse destinations pause billing --anyway --note 'moves to new servers'");
     story.type_in("posthouse doctor");
     story.type_in("posthouse doctor --json");
     story.ends_as("doctor");
@@ -248,15 +248,17 @@ fn messages_cancel_and_resolve() {
     let mut story = shop();
     let (waits, next, leased, missing) = (id(6), id(7), id(5), id(99));
     story.type_in(&format!(
-        "posthouse messages cancel {waits} --reason 'the order was withdrawn'"
+        "posthouse messages cancel {waits} --note 'the order was withdrawn'"
     ));
-    story.type_in(&format!("posthouse messages cancel {waits}"));
+    story.type_in(&format!("posthouse messages cancel {waits} --note 'a test'"));
     story.type_in(&format!(
-        "posthouse messages resolve {next} --receipt 'confirmed by phone' --json"
+        "posthouse messages resolve {next} --note 'confirmed by phone' --receipt B-77 --json"
     ));
-    story.type_in(&format!("posthouse messages resolve {next} --receipt again"));
-    story.type_in(&format!("posthouse messages cancel {leased}"));
-    story.type_in(&format!("posthouse messages cancel {missing} --json"));
+    story.type_in(&format!(
+        "posthouse messages resolve {next} --receipt again --note 'a test'"
+    ));
+    story.type_in(&format!("posthouse messages cancel {leased} --note 'a test'"));
+    story.type_in(&format!("posthouse messages cancel {missing} --json --note 'a test'"));
     story.ends_as("messages-cancel-resolve");
 }
 
@@ -281,15 +283,17 @@ fn dead_replay() {
         "posthouse dead replay --topic invoice.sent",
         "posthouse dead replay --topic nobody.knows",
         "posthouse dead replay",
-        "posthouse dead replay --topic invoice.sent --yes --rate 50 --reason 'billing is back'",
-        "posthouse dead replay --topic invoice.sent --yes",
-        "posthouse dead replay --quarantined --all --yes --json",
+        "posthouse dead replay --all --yes",
+        "posthouse dead replay --all --yes --reason 'billing is back'",
+        "posthouse dead replay --topic invoice.sent --yes --rate 50 --note 'billing is back'",
+        "posthouse dead replay --topic invoice.sent --yes --note 'a test'",
+        "posthouse dead replay --quarantined --all --yes --json --note 'a test'",
     ]);
     let dead = id(2);
     story.type_in(&format!(
-        "posthouse dead replay {dead} --reason 'the customer exists now'"
+        "posthouse dead replay {dead} --note 'the customer exists now'"
     ));
-    story.type_in(&format!("posthouse dead replay {dead}"));
+    story.type_in(&format!("posthouse dead replay {dead} --note 'a test'"));
     story.type_in(&format!("posthouse messages show {dead}"));
     story.ends_as("dead-replay");
 }
@@ -299,11 +303,11 @@ fn dead_replay() {
 fn dead_replay_stops() {
     let mut story = shop();
     story.heartbeat(billing(Breaker::Open));
-    story.type_in("posthouse dead replay --topic invoice.sent --yes");
-    story.type_in("posthouse dead replay --topic invoice.sent --yes --json");
+    story.type_in("posthouse dead replay --topic invoice.sent --yes --note 'a test'");
+    story.type_in("posthouse dead replay --topic invoice.sent --yes --json --note 'a test'");
     story.heartbeat(billing(Breaker::Closed));
-    story.type_in("posthouse destinations pause billing --reason 'moves to new servers'");
-    story.type_in("posthouse dead replay --topic invoice.sent --yes");
+    story.type_in("posthouse destinations pause billing --note 'moves to new servers'");
+    story.type_in("posthouse dead replay --topic invoice.sent --yes --note 'a test'");
     story.ends_as("dead-replay-stops");
 }
 
@@ -311,17 +315,15 @@ fn dead_replay_stops() {
 fn dead_quarantine_and_discard() {
     let mut story = shop();
     let (dead, held) = (id(3), id(4));
+    story.type_in(&format!("posthouse dead quarantine {dead} --note 'ask billing first'"));
+    story.type_in(&format!("posthouse dead quarantine {dead} --note 'a test'"));
     story.type_in(&format!(
-        "posthouse dead quarantine {dead} --reason 'ask billing first'"
+        "posthouse dead discard {dead} {held} --note 'billing has them'"
     ));
-    story.type_in(&format!("posthouse dead quarantine {dead}"));
-    story.type_in(&format!(
-        "posthouse dead discard {dead} {held} --reason 'billing has them'"
-    ));
-    story.type_in(&format!("posthouse dead discard {dead}"));
+    story.type_in(&format!("posthouse dead discard {dead} --note 'a test'"));
     story.type_in(&format!("posthouse messages show {dead}"));
-    story.type_in(&format!("posthouse dead discard {} --json", id(2)));
-    story.type_in(&format!("posthouse dead discard {}", id(1)));
+    story.type_in(&format!("posthouse dead discard {} --json --note 'a test'", id(2)));
+    story.type_in(&format!("posthouse dead discard {} --note 'a test'", id(1)));
     story.ends_as("dead-quarantine-discard");
 }
 
@@ -335,9 +337,14 @@ fn repair_and_prune() {
     story.type_all(&[
         "posthouse repair --json",
         "posthouse prune --older-than 8h",
+        "posthouse prune --older-than 8h --dry-run",
+        "posthouse prune --older-than 8h --state all --dry-run --json",
         "posthouse prune --older-than 8h --yes",
-        "posthouse prune --older-than 8h --yes --json",
+        "posthouse prune --older-than 8h --yes --note 'a test'",
+        "posthouse prune --older-than 8h --yes --json --note 'a test'",
         "posthouse prune --older-than soon --yes",
+        "posthouse prune --older-than 8h --state dead --yes --note 'the customer is gone'",
+        "posthouse audit --action prune",
     ]);
     story.ends_as("repair-prune");
 }
@@ -495,22 +502,22 @@ fn sagas() {
     story.say("Nobody knows whether the car was rented.");
     story.type_all(&[
         "posthouse saga list",
-        "posthouse saga list --state held --because unknown --json",
+        "posthouse saga list --state held --reason unknown --json",
         "posthouse saga show trip/trip-1",
         "posthouse saga show trip/trip-1 --payload | tail -1",
-        "posthouse saga retry trip/trip-1 flight",
-        "posthouse saga skip trip/trip-1 hotel",
-        "posthouse saga complete trip/trip-1 car --output nonsense",
+        "posthouse saga retry trip/trip-1 flight --note 'a test'",
+        "posthouse saga skip trip/trip-1 hotel --note 'a test'",
+        "posthouse saga complete trip/trip-1 car --output nonsense --note 'a test'",
         "posthouse saga show trip/trip-7",
     ]);
     story.type_in("posthouse dead list | cut -c 38-");
     story.at(60);
     story.type_all(&[
-        "posthouse saga skip trip/trip-1 car --reason 'they take the train'",
+        "posthouse saga skip trip/trip-1 car --note 'they take the train'",
         "posthouse saga pause --name trip --state running --dry-run",
         "posthouse saga pause --name trip --state running",
-        "posthouse saga pause --name trip --state running --yes --reason 'the bank is down'",
-        "posthouse saga resume trip/trip-1",
+        "posthouse saga pause --name trip --state running --yes --note 'the bank is down'",
+        "posthouse saga resume trip/trip-1 --note 'a test'",
         "posthouse saga pause",
     ]);
     story.at(62);
@@ -522,11 +529,11 @@ fn sagas() {
     story.say("The card was declined, and the flight cannot be cancelled.");
     story.type_all(&[
         "posthouse saga show trip/trip-1",
-        "posthouse saga abandon trip/trip-2 --json",
-        "posthouse saga resolve trip/trip-1 flight --reason 'cancelled by telephone'",
+        "posthouse saga abandon trip/trip-2 --json --note 'a test'",
+        "posthouse saga resolve trip/trip-1 flight --note 'cancelled by telephone'",
         "posthouse saga list",
-        "posthouse saga resume trip/trip-1",
-        "posthouse saga replay trip/trip-1",
+        "posthouse saga resume trip/trip-1 --note 'a test'",
+        "posthouse saga replay trip/trip-1 --note 'a test'",
         "posthouse audit --limit 3",
     ]);
     story.ends_as("sagas");
@@ -536,10 +543,10 @@ fn sagas() {
 fn audit() {
     let mut story = shop();
     story.run(&format!(
-        "posthouse dead replay {} --actor ben --reason 'billing is back'",
+        "posthouse dead replay {} --actor ben --note 'billing is back'",
         id(3)
     ));
-    story.run("posthouse destinations pause billing --reason 'moves to new servers'");
+    story.run("posthouse destinations pause billing --note 'moves to new servers'");
     story.type_all(&[
         "posthouse audit",
         "posthouse audit --actor ben --json",
@@ -566,15 +573,15 @@ fn destinations() {
     story.heartbeat(billing(Breaker::HalfOpen));
     story.type_all(&[
         "posthouse destinations list",
-        "posthouse destinations pause billing --reason 'moves to new servers'",
-        "posthouse destinations pause biling",
-        "posthouse destinations pause biling --json",
-        "posthouse destinations pause biling --anyway",
+        "posthouse destinations pause billing --note 'moves to new servers'",
+        "posthouse destinations pause biling --note 'a test'",
+        "posthouse destinations pause biling --json --note 'a test'",
+        "posthouse destinations pause biling --anyway --note 'a test'",
         "posthouse destinations list",
         "posthouse destinations list --json",
-        "posthouse destinations resume billing",
-        "posthouse destinations resume billing",
-        "posthouse destinations resume biling --json",
+        "posthouse destinations resume billing --note 'a test'",
+        "posthouse destinations resume billing --note 'a test'",
+        "posthouse destinations resume biling --json --note 'a test'",
         "posthouse destinations pause ''",
     ]);
     story.ends_as("destinations");
@@ -674,10 +681,10 @@ fn awkward_text() {
     );
     let reason = format!("two\nlines \x1b[1mbold {}", "and more ".repeat(60));
     story.run(&format!(
-        "posthouse dead quarantine {} --actor '{wide}' --reason '{reason}'",
+        "posthouse dead quarantine {} --actor '{wide}' --note '{reason}'",
         id(2)
     ));
-    story.run("posthouse destinations pause 'a\u{202e}b' --reason 'x\x1b[2Jy'");
+    story.run("posthouse destinations pause 'a\u{202e}b' --note 'x\x1b[2Jy'");
     story.type_all(&[
         "posthouse messages list",
         "posthouse dead list --quarantined",

@@ -231,7 +231,7 @@ CREATE TABLE posthouse_receipt (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX posthouse_receipt_seq ON posthouse_receipt (seq);
 
--- What was done by hand, to a message or to a destination, and which worker found its lease lost.
+-- The verbs of operators, with their notes, and workers that found their lease lost. `pruned` holds the counts of a prune, as JSON.
 CREATE TABLE posthouse_audit (
     n           INTEGER PRIMARY KEY AUTOINCREMENT,
     at          INTEGER NOT NULL,
@@ -239,7 +239,8 @@ CREATE TABLE posthouse_audit (
     action      TEXT NOT NULL,
     id          BLOB,
     destination TEXT,
-    detail      TEXT NOT NULL
+    note        TEXT NOT NULL,
+    pruned      TEXT
 ) STRICT;
 CREATE INDEX posthouse_audit_id ON posthouse_audit (id, n) WHERE id IS NOT NULL;
 CREATE INDEX posthouse_audit_actor ON posthouse_audit (actor, n);
@@ -259,7 +260,7 @@ CREATE TABLE posthouse_pause (
     destination TEXT PRIMARY KEY,
     at          INTEGER NOT NULL,
     actor       TEXT NOT NULL,
-    reason      TEXT NOT NULL
+    note        TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- The ledger: one record for each tenant, scope and key, from the moment that somebody begins under it until its retention is over. In flight it is held until

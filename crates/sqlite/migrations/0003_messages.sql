@@ -65,7 +65,7 @@ SELECT
     CASE d.state
         WHEN 'quarantined' THEN (
             -- By the index on the message, never by that on the action.
-            SELECT detail FROM posthouse_audit WHERE id = m.id AND +action = 'quarantine' ORDER BY n DESC LIMIT 1
+            SELECT note FROM posthouse_audit WHERE id = m.id AND +action = 'quarantine' ORDER BY n DESC LIMIT 1
         )
     END AS note,
     m.destination AS destination,

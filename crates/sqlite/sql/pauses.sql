@@ -1,1 +1,1 @@
-SELECT destination, at, actor, reason FROM posthouse_pause ORDER BY destination;
+SELECT destination, at, actor, note FROM posthouse_pause ORDER BY destination;

@@ -4,8 +4,8 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, DeadReason, Error, Event, Facts, Filter, Invalid, MessageId,
-    MessageView, Page, Pause, Pruned, RelayView, RetryPolicy, SagaId, State, Step, Timestamp,
-    admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit, checked_actor},
+    MessageView, Page, Pause, Prune, Pruned, RelayView, RetryPolicy, SagaId, State, Step, Timestamp,
+    admin::{LOOKED_AT_MOST, check_deliver_in, checked_actor, resolve_note},
     ledger::{Answer, End, EntryFilter, EntryKey, EntryPage, EntryView},
     machine::{Ctx, step},
     presence::check_destination,
@@ -41,7 +41,7 @@ const ENDED: &str = include_str!("../sql/ended.sql");
 const ATTEMPTS: &str = include_str!("../sql/attempts.sql");
 const DEDUPE_FREE: &str = include_str!("../sql/dedupe_free.sql");
 
-/// Actors, reasons, notes and receipts of operators are kept this long.
+/// Actors, notes and receipts of operators are cut to this many characters.
 const TEXT_CHARS: usize = 512;
 
 #[async_trait]
@@ -67,15 +67,9 @@ impl Admin for Sqlite {
         self.read(move |db| attempts(db, id)).await
     }
 
-    async fn replay(
-        &self,
-        id: MessageId,
-        actor: &str,
-        reason: &str,
-        deliver_in: Option<Duration>,
-    ) -> Result<(), Error> {
+    async fn replay(&self, id: MessageId, actor: &str, note: &str, deliver_in: Option<Duration>) -> Result<(), Error> {
         check_deliver_in(deliver_in)?;
-        let verb = Verb::new(id, "replay", Event::Replay, actor, reason)?;
+        let verb = Verb::new(id, "replay", Event::Replay, actor, note)?;
         self.write(move |tx| verb.run(tx, |tx, found, step| found.replay(tx, step, deliver_in)))
             .await
     }
@@ -86,8 +80,8 @@ impl Admin for Sqlite {
             .await
     }
 
-    async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        let verb = Verb::new(id, "cancel", Event::Cancel, actor, reason)?;
+    async fn cancel(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        let verb = Verb::new(id, "cancel", Event::Cancel, actor, note)?;
         self.write(move |tx| {
             verb.run(tx, |tx, found, step| {
                 found.bury(tx, step, Some(DeadReason::Cancelled))?;
@@ -97,9 +91,9 @@ impl Admin for Sqlite {
         .await
     }
 
-    async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-        let verb = Verb::new(id, "resolve", Event::Resolve, actor, receipt)?;
-        let answer = Answer::bytes(verb.hand.detail.as_str());
+    async fn resolve(&self, id: MessageId, actor: &str, note: &str, receipt: &str) -> Result<(), Error> {
+        let verb = Verb::new(id, "resolve", Event::Resolve, actor, &resolve_note(note, receipt))?;
+        let answer = Answer::bytes(excerpt(receipt, TEXT_CHARS));
         self.write(move |tx| {
             verb.run(tx, |tx, found, step| {
                 to_resolved(tx, &found.moved(step), found.now)?;
@@ -109,9 +103,9 @@ impl Admin for Sqlite {
         .await
     }
 
-    async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+    async fn discard(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
         // Only a message that may be replayed may be discarded: it is dead or quarantined.
-        let verb = Verb::new(id, "discard", Event::Replay, actor, reason)?;
+        let verb = Verb::new(id, "discard", Event::Replay, actor, note)?;
         self.write(move |tx| {
             verb.run(tx, |tx, found, _| {
                 if found.located.record.standing.state == State::Quarantined {
@@ -124,10 +118,14 @@ impl Admin for Sqlite {
         .await
     }
 
-    async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
-        check_prune_limit(limit)?;
-        let old = self.aside(move |db| prune::find(db, older_than, limit)).await?;
-        self.write(move |tx| prune::prune(tx, &old, limit)).await
+    async fn prune(&self, prune: &Prune) -> Result<Pruned, Error> {
+        prune.check()?;
+        let (asked, prune) = (prune.clone(), prune.clone());
+        let old = self.aside(move |db| prune::find(db, &asked)).await?;
+        if prune.dry_run {
+            return self.rehearse(move |tx| prune::prune(tx, &old, &prune)).await;
+        }
+        self.write(move |tx| prune::prune(tx, &old, &prune)).await
     }
 
     async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
@@ -168,15 +166,15 @@ impl Admin for Sqlite {
         self.read(presence::pauses).await
     }
 
-    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+    async fn pause(&self, destination: &str, actor: &str, note: &str) -> Result<(), Error> {
         check_destination(destination)?;
-        let (destination, hand) = (destination.to_owned(), Hand::new(actor, reason)?);
+        let (destination, hand) = (destination.to_owned(), Hand::new(actor, note)?);
         self.write(move |tx| presence::pause(tx, &destination, &hand)).await
     }
 
-    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+    async fn resume(&self, destination: &str, actor: &str, note: &str) -> Result<bool, Error> {
         check_destination(destination)?;
-        let (destination, hand) = (destination.to_owned(), Hand::new(actor, reason)?);
+        let (destination, hand) = (destination.to_owned(), Hand::new(actor, note)?);
         self.write(move |tx| presence::resume(tx, &destination, &hand)).await
     }
 }
@@ -184,14 +182,14 @@ impl Admin for Sqlite {
 /// Who does something, and why: clean, and never nobody.
 pub(crate) struct Hand {
     pub actor: String,
-    pub detail: String,
+    pub note: String,
 }
 
 impl Hand {
-    pub fn new(actor: &str, detail: &str) -> Result<Self, Invalid> {
+    pub fn new(actor: &str, note: &str) -> Result<Self, Invalid> {
         Ok(Self {
             actor: checked_actor(actor)?,
-            detail: excerpt(detail, TEXT_CHARS),
+            note: excerpt(note, TEXT_CHARS),
         })
     }
 
@@ -200,9 +198,10 @@ impl Hand {
         let (id, destination) = match about {
             About::Message(id) => (Some(id), None),
             About::Destination(name) => (None, Some(name)),
+            About::Store => (None, None),
         };
         let id = id.as_ref().map(|id| id.0.as_bytes());
-        let values = params![now, self.actor, action, id, destination, self.detail];
+        let values = params![now, self.actor, action, id, destination, self.note];
         run(tx, AUDIT_ADD, values).map(|_| ())
     }
 }
@@ -211,6 +210,7 @@ impl Hand {
 pub(crate) enum About<'a> {
     Message(MessageId),
     Destination(&'a str),
+    Store,
 }
 
 /// One operator's change.
@@ -230,8 +230,8 @@ struct Found {
 }
 
 impl Verb {
-    fn new(id: MessageId, name: &'static str, event: Event, actor: &str, detail: &str) -> Result<Self, Error> {
-        let hand = Hand::new(actor, detail)?;
+    fn new(id: MessageId, name: &'static str, event: Event, actor: &str, note: &str) -> Result<Self, Error> {
+        let hand = Hand::new(actor, note)?;
         Ok(Self { id, name, event, hand })
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn pauses(db: &Connection) -> rusqlite::Result<Vec<Pause>> {
 /// Pauses a destination that is not paused.
 pub(crate) fn pause(tx: &Connection, destination: &str, hand: &Hand) -> Result<(), Error> {
     let now = clock::now(tx)?;
-    run(tx, PAUSE, params![destination, now, hand.actor, hand.detail])?;
+    run(tx, PAUSE, params![destination, now, hand.actor, hand.note])?;
     hand.sign(tx, now, "pause", About::Destination(destination))
 }
 

@@ -2,8 +2,8 @@
 //! UTF-8, and no content may stop the line.
 
 use posthouse_core::{
-    Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Pause, Relay, RelayView,
-    Standing, State, Timestamp,
+    Attempt, AuditEntry, Digest, Headers, Lease, LeaseToken, MessageId, MessageView, OnDead, Pause, PruneRecord, Relay,
+    RelayView, Standing, State, Timestamp,
     lease::saga_of,
     ledger::{EntryView, Fingerprint},
 };
@@ -60,6 +60,18 @@ impl<T: FromStr<Err = posthouse_core::Invalid>> FromSql for Word<T> {
         text.parse()
             .map(Self)
             .map_err(|unknown| FromSqlError::Other(Box::new(unknown)))
+    }
+}
+
+/// The counts of a prune.
+pub(crate) struct Stored(pub PruneRecord);
+
+impl FromSql for Stored {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        let record = PruneRecord::from_stored(value.as_str()?);
+        record
+            .map(Self)
+            .map_err(|unreadable| FromSqlError::Other(Box::new(unreadable)))
     }
 }
 
@@ -280,7 +292,8 @@ pub(crate) fn audit_entry(row: &Row<'_>) -> Read<AuditEntry> {
         action: text(row, 3)?,
         id: optional_id(row, 4)?,
         destination: optional_text(row, 5)?,
-        detail: text(row, 6)?,
+        note: text(row, 6)?,
+        pruned: row.get::<_, Option<Stored>>(7)?.map(|stored| stored.0),
     })
 }
 
@@ -323,6 +336,6 @@ pub(crate) fn pause(row: &Row<'_>) -> Read<Pause> {
         destination: text(row, 0)?,
         at: time(row, 1)?,
         actor: text(row, 2)?,
-        reason: text(row, 3)?,
+        note: text(row, 3)?,
     })
 }

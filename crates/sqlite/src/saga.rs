@@ -176,14 +176,14 @@ pub(crate) async fn change<R: Run>(on: &mut R, options: &Options, change: &Chang
     ];
     run(on, UPDATE, values).await?;
     write_down(on, *seq, change.revision(), now, &change.actor, &change.log).await?;
-    if let Some((action, detail)) = &change.audit {
+    if let Some((action, note)) = &change.audit {
         let values = vec![
             now.into(),
             change.actor.as_str().into(),
             (*action).into(),
             change.owner.id.0.as_bytes().as_slice().into(),
             Value::Null,
-            detail.as_str().into(),
+            note.as_str().into(),
         ];
         run(on, AUDIT_ADD, values).await?;
     }

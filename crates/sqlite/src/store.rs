@@ -12,7 +12,7 @@ use posthouse_core::{
     saga::{Change, Found, Start, Started},
     text::excerpt,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -137,6 +137,15 @@ impl Sqlite {
         blocking(move || inner.write(work)).await
     }
 
+    /// Runs `work` in a write transaction, rolls it back, and returns its answer.
+    pub(crate) async fn rehearse<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let inner = self.inner.clone();
+        blocking(move || inner.transact(work, |tx| tx.rollback())).await
+    }
+
     /// The same, unless a look without the write lock says that there is nothing to do.
     async fn write_if<T: Send + 'static>(
         &self,
@@ -187,12 +196,20 @@ impl Inner {
     }
 
     fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
+        self.transact(work, |tx| tx.commit())
+    }
+
+    fn transact<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, Error>,
+        end: fn(Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<T, Error> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let tx = connect::begin(&mut writer, self.options.busy_timeout)?;
         // Under the write lock, so that no newer schema can come in between.
         migrate::still_fits(&self.path, &tx)?;
         let answer = work(&tx)?;
-        tx.commit().map_err(|error| of_file(&self.path, error))?;
+        end(tx).map_err(|error| of_file(&self.path, error))?;
         Ok(answer)
     }
 }
@@ -298,8 +315,8 @@ impl Store for Sqlite {
         self.write(move |tx| presence::leave(tx, &relay)).await
     }
 
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        Admin::pause(self, destination, worker, reason).await
+    async fn gone(&self, destination: &str, worker: &str, note: &str) -> Result<(), Error> {
+        Admin::pause(self, destination, worker, note).await
     }
 
     async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
@@ -395,7 +412,7 @@ fn record_conflict(tx: &Connection, lease: &Lease, worker: &str) -> Result<Confl
     }
     let hand = Hand {
         actor: worker.to_owned(),
-        detail: conflict.detail(lease),
+        note: conflict.note(lease),
     };
     hand.sign(tx, clock::now(tx)?, class::CONFLICT, About::Message(lease.id))?;
     Ok(conflict)

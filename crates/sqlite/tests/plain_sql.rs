@@ -1,7 +1,7 @@
 //! Enqueue from other languages: one INSERT, here by Python's own SQLite (3.40 or whatever it brings) and by hand.
 
 use posthouse_core::{
-    Admin, Claim, DeadReason, Digest, Enqueued, Error, Filter, Kind, Message, MessageView, SagaId, Store,
+    Admin, Claim, DeadReason, Digest, Enqueued, Error, Filter, Kind, Message, MessageView, Prune, SagaId, Store,
     saga::{Declared, HeldReason, SagaFilter, SagaState, Start},
 };
 use posthouse_sqlite::Sqlite;
@@ -183,9 +183,16 @@ async fn a_plain_sql_dedupe_key_outlives_its_body() {
         "INSERT INTO posthouse_enqueue (topic, payload, content_type, dedupe_key) VALUES ('t', 'x', 'text/plain', 'a')";
     fixture.connect().execute(sql, []).unwrap();
     let id = all(&store).await[0].id;
-    store.resolve(id, "op", "seen").await.unwrap();
+    store.resolve(id, "op", "seen", "").await.unwrap();
     fixture.advance(Duration::from_secs(3600)).await;
-    assert_eq!(store.prune(Duration::from_secs(60), 10).await.unwrap().messages, 1);
+    assert_eq!(
+        store
+            .prune(&Prune::done(Duration::from_secs(60), 10, "op"))
+            .await
+            .unwrap()
+            .messages(),
+        1
+    );
     let enqueue = async |body: &str| {
         store
             .enqueue_now(vec![Message::bytes("t", "text/plain", body).dedupe_key("a")])

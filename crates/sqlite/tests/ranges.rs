@@ -1,6 +1,6 @@
 //! Messages with consecutive numbers are settled and read together; what is not alike among them must not be.
 
-use posthouse_core::{Admin, Claim, Claimed, Enqueued, Message, Settlement, State, Store};
+use posthouse_core::{Admin, Claim, Claimed, Enqueued, Message, Prune, Settlement, State, Store};
 use posthouse_sqlite::Sqlite;
 use posthouse_testkit::Fixture;
 use rusqlite::params;
@@ -115,6 +115,9 @@ async fn retention_goes_past_a_message_from_the_future() {
         db.execute(later, params![days, first + from, first + to]).unwrap();
     }
     // Those with a wrong time ended when they ended, all the same.
-    let pruned = store.prune(Duration::from_secs(24 * 3600), 1000).await.unwrap();
-    assert_eq!((pruned.messages, pruned.more), (200, false));
+    let pruned = store
+        .prune(&Prune::done(Duration::from_secs(24 * 3600), 1000, "op"))
+        .await
+        .unwrap();
+    assert_eq!((pruned.messages(), pruned.more), (200, false));
 }

@@ -208,7 +208,7 @@ async fn a_large_backlog_is_listed_by_walking_over_all() {
     let store = fixture.open();
     let first = put(&store, message("rare")).await;
     let done = put(&store, message("rare")).await;
-    store.resolve(done, "op", "seen").await.unwrap();
+    store.resolve(done, "op", "seen", "").await.unwrap();
     fill(&fixture, "", 10, LOOKED_AT_MOST);
     let last = put(&store, message("rare").order_key("k")).await;
     let pending = Filter {

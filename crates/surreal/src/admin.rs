@@ -2,9 +2,10 @@
 
 use posthouse_core::{
     AuditEntry, AuditFilter, Count, Counts, DeadReason, Error, Event, Facts, Filter, MessageId, MessageView, Page,
-    Pruned, SagaId, State, Timestamp,
-    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, checked_actor},
+    Prune, PruneRecord, Pruned, SagaId, State, Timestamp,
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, checked_actor, resolve_note},
     ledger::{Answer, End},
+    prune::Ended,
     text::excerpt,
 };
 use std::{collections::BTreeSet, time::Duration};
@@ -24,7 +25,7 @@ use crate::{
 const AUDIT: &str = "posthouse_audit";
 /// The same by message: audit_of:[id, number].
 const AUDIT_OF: &str = "posthouse_audit_of";
-/// Actors, reasons, notes and receipts of operators are kept this long.
+/// Actors, notes and receipts of operators are cut to this many characters.
 pub(crate) const TEXT_CHARS: usize = 512;
 const PAGE: usize = 500;
 
@@ -37,7 +38,9 @@ struct Line {
     action: String,
     uuid: Option<Uuid>,
     destination: Option<String>,
-    detail: String,
+    note: String,
+    /// The counts of a prune, as JSON.
+    pruned: Option<String>,
 }
 
 /// What a line of the audit is about.
@@ -51,7 +54,7 @@ pub(crate) async fn write_audit(
     about: About<'_>,
     actor: String,
     action: &str,
-    detail: String,
+    note: String,
 ) -> Result<(), Error> {
     let (uuid, destination) = match about {
         About::Message(id) => (Some(id.0), None),
@@ -63,7 +66,8 @@ pub(crate) async fn write_audit(
         action: action.to_owned(),
         uuid,
         destination,
-        detail,
+        note,
+        pruned: None,
     };
     let n = work.number(0).await?;
     if let Some(id) = uuid {
@@ -96,7 +100,8 @@ pub(crate) async fn audit(on: &dyn Run, filter: &AuditFilter) -> Result<Vec<Audi
                     action: line.action,
                     id: line.uuid.map(MessageId),
                     destination: line.destination,
-                    detail: line.detail,
+                    note: line.note,
+                    pruned: line.pruned.as_deref().map(PruneRecord::from_stored).transpose()?,
                 });
             }
         }
@@ -334,7 +339,7 @@ async fn operate(
     id: MessageId,
     actor: &str,
     (verb, event): (&'static str, Event),
-    detail: &str,
+    note: &str,
 ) -> Result<Record, Error> {
     let actor = checked_actor(actor)?;
     let record = existing(work, id).await?;
@@ -350,7 +355,7 @@ async fn operate(
         verb,
     })?;
     work.apply(record.seq, &step).await?;
-    write_audit(work, About::Message(id), actor, verb, excerpt(detail, TEXT_CHARS)).await?;
+    write_audit(work, About::Message(id), actor, verb, excerpt(note, TEXT_CHARS)).await?;
     Ok(record)
 }
 
@@ -378,10 +383,10 @@ pub(crate) async fn replay(
     work: &mut Work<'_>,
     id: MessageId,
     actor: &str,
-    reason: &str,
+    note: &str,
     deliver_in: Option<Duration>,
 ) -> Result<(), Error> {
-    let old = operate(work, id, actor, ("replay", Event::Replay), reason).await?;
+    let old = operate(work, id, actor, ("replay", Event::Replay), note).await?;
     let number = work.number(0).await?;
     let pos = match old.key() {
         _ if old.blocks() => old.pos,
@@ -407,22 +412,29 @@ pub(crate) async fn quarantine(work: &mut Work<'_>, id: MessageId, actor: &str, 
     work.flush().await
 }
 
-pub(crate) async fn cancel(work: &mut Work<'_>, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-    let old = operate(work, id, actor, ("cancel", Event::Cancel), reason).await?;
+pub(crate) async fn cancel(work: &mut Work<'_>, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+    let old = operate(work, id, actor, ("cancel", Event::Cancel), note).await?;
     work.change(old.seq, |record| record.freed = true).await?;
     ledger::message_ended(work, old.seq, &End::unsent(DeadReason::Cancelled)).await?;
     work.flush().await
 }
 
-pub(crate) async fn resolve(work: &mut Work<'_>, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-    let old = operate(work, id, actor, ("resolve", Event::Resolve), receipt).await?;
+pub(crate) async fn resolve(
+    work: &mut Work<'_>,
+    id: MessageId,
+    actor: &str,
+    note: &str,
+    receipt: &str,
+) -> Result<(), Error> {
+    let note = resolve_note(note, receipt);
+    let old = operate(work, id, actor, ("resolve", Event::Resolve), &note).await?;
     work.change(old.seq, |record| record.resolved = true).await?;
     let answer = Answer::bytes(excerpt(receipt, TEXT_CHARS));
     ledger::message_ended(work, old.seq, &End::Delivered(answer)).await?;
     work.flush().await
 }
 
-pub(crate) async fn discard(work: &mut Work<'_>, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+pub(crate) async fn discard(work: &mut Work<'_>, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
     let actor = checked_actor(actor)?;
     let record = existing(work, id).await?;
     not_of_saga(&record, "discard")?;
@@ -444,50 +456,91 @@ pub(crate) async fn discard(work: &mut Work<'_>, id: MessageId, actor: &str, rea
             work.drop(name);
         }
     }
-    write_audit(work, About::Message(id), actor, "discard", excerpt(reason, TEXT_CHARS)).await?;
+    write_audit(work, About::Message(id), actor, "discard", excerpt(note, TEXT_CHARS)).await?;
     work.flush().await
 }
 
-/// Removes what ended long ago; at most `limit` of each kind. Answers the order keys of messages that are gone, too.
-pub(crate) async fn prune(
-    work: &mut Work<'_>,
-    older_than: Duration,
-    limit: u32,
-) -> Result<(Pruned, BTreeSet<Key>), Error> {
-    let cutoff = work.now.saturating_sub(micros(older_than));
-    let limit = limit as usize;
+/// Removes old messages, and old rows of the other kinds; at most `limit` of each. Returns the order keys of the removed messages, too.
+/// A dry run changes the work in memory, and writes nothing.
+pub(crate) async fn prune(work: &mut Work<'_>, prune: &Prune) -> Result<(Pruned, BTreeSet<Key>), Error> {
+    let actor = prune.check()?;
+    let cutoff = work.now.saturating_sub(micros(prune.older_than));
+    let limit = prune.limit as usize;
     let mut keys = BTreeSet::new();
-    let messages = prune_messages(work, cutoff, limit, &mut keys).await?;
-    let dedupe_keys = work.prune_dedupe(limit).await?;
-    let entries = ledger::prune(work, limit).await?;
-    let had = ledger::prune_inbox(work, cutoff, limit).await?;
-    let steps = saga::prune_steps(work, cutoff, limit).await?;
-    let sagas = saga::prune(work, cutoff, limit).await?;
+    let mut pruned = Pruned::default();
+    if prune.states.done() {
+        pruned.done = prune_messages(work, prune, State::Done, cutoff, &mut keys).await?;
+    }
+    if prune.states.dead() {
+        pruned.dead = prune_messages(work, prune, State::Dead, cutoff, &mut keys).await?;
+    }
+    let mut counts = vec![pruned.done, pruned.dead];
+    if prune.states.done() {
+        pruned.dedupe_keys = work.prune_dedupe(limit).await?;
+        pruned.entries = ledger::prune(work, limit).await?;
+        let had = ledger::prune_inbox(work, cutoff, limit).await?;
+        let steps = saga::prune_steps(work, cutoff, limit).await?;
+        pruned.inbox = had + steps;
+        pruned.sagas = saga::prune(work, cutoff, limit).await?;
+        counts.extend([pruned.dedupe_keys, pruned.entries, had, steps, pruned.sagas]);
+    }
+    pruned.more = counts.contains(&u64::from(prune.limit));
+    if prune.dry_run {
+        return Ok((pruned, BTreeSet::new()));
+    }
+    if !pruned.is_empty() {
+        let record = PruneRecord::of(prune.states, Timestamp::from_micros(cutoff), &pruned);
+        pruned.audit = Some(audit_prune(work, prune, actor, record).await?);
+    }
     work.flush().await?;
-    let full = limit as u64;
-    let pruned = Pruned {
-        messages,
-        dedupe_keys,
-        entries,
-        inbox: had + steps,
-        sagas,
-        more: [messages, dedupe_keys, entries, had, steps, sagas].contains(&full),
-    };
     Ok((pruned, keys))
+}
+
+/// Adds the counts to the row of the run, or writes its row. Returns the row's number.
+async fn audit_prune(work: &mut Work<'_>, prune: &Prune, actor: String, mut record: PruneRecord) -> Result<i64, Error> {
+    let line: Option<Line> = match prune.audit {
+        Some(n) => work.get(name!(AUDIT, n)).await?,
+        None => None,
+    };
+    let of_run = line.filter(|line| line.action == "prune" && line.actor == actor);
+    let before = of_run.as_ref().and_then(|line| line.pruned.as_deref());
+    let before = before.map(PruneRecord::from_stored).transpose()?;
+    if let (Some(n), Some(mut line), Some(before)) = (prune.audit, of_run, before)
+        && before.states == record.states
+    {
+        record.add(&before);
+        line.pruned = Some(record.to_stored());
+        work.put(name!(AUDIT, n), line);
+        return Ok(n);
+    }
+    let n = work.number(0).await?;
+    let line = Line {
+        at: work.now,
+        actor,
+        action: "prune".to_owned(),
+        uuid: None,
+        destination: None,
+        note: excerpt(&prune.note, TEXT_CHARS),
+        pruned: Some(record.to_stored()),
+    };
+    work.put(name!(AUDIT, n), line);
+    Ok(n)
 }
 
 async fn prune_messages(
     work: &mut Work<'_>,
+    prune: &Prune,
+    state: State,
     cutoff: i64,
-    limit: usize,
     keys: &mut BTreeSet<Key>,
 ) -> Result<u64, Error> {
-    let (mut gone, mut after) = (0, name!(ENDED, i64::MIN));
+    let (mut gone, mut after) = (0, name!(ENDED, state.as_str(), i64::MIN));
+    let limit = u64::from(prune.limit);
     // Ends: `after` rises with each page.
-    while gone < limit as u64 {
+    while gone < limit {
         let range = Range::all(ENDED)
             .above(after.clone())
-            .up_to(name!(ENDED, cutoff, i64::MAX));
+            .up_to(name!(ENDED, state.as_str(), cutoff, i64::MAX));
         let page = records::first::<InLine>(work.on, range, PAGE).await?;
         let Some((last, _)) = page.last() else { break };
         after = last.clone();
@@ -497,8 +550,13 @@ async fn prune_messages(
             let Some(record) = work.message(line.seq).await? else {
                 continue;
             };
-            let held = record.is(State::Dead) && saga::is_held_for(work, saga_of(&record)?).await?;
-            if gone < limit as u64 && !record.blocks() && !held {
+            let ended = Ended {
+                state: record.state()?,
+                finished_at: record.finished_at.map(Timestamp::from_micros),
+                blocks: record.blocks(),
+                held_by_saga: record.is(State::Dead) && saga::is_held_for(work, saga_of(&record)?).await?,
+            };
+            if gone < limit && prune.takes(&ended, Timestamp::from_micros(cutoff)) {
                 keys.extend(record.key());
                 old.push(record.seq);
                 gone += 1;

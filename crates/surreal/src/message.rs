@@ -337,7 +337,7 @@ impl Record {
             _ => {}
         }
         if let Some(at) = self.finished_at.filter(|_| self.state != "quarantined") {
-            names.push(name!(ENDED, at, self.seq));
+            names.push(name!(ENDED, &self.state, at, self.seq));
         }
         let content = in_line.into_value();
         names.into_iter().map(|name| (name, content.clone())).collect()

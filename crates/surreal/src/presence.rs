@@ -34,7 +34,7 @@ struct Told {
 struct Paused {
     at: i64,
     actor: String,
-    reason: String,
+    note: String,
 }
 
 /// Keeps what a relay tells, forgets those that are silent, and answers what is paused.
@@ -92,37 +92,37 @@ pub(crate) async fn pauses(on: &dyn Run) -> Result<Vec<Pause>, Error> {
             destination: name.text(0)?.to_owned(),
             at: Timestamp::from_micros(paused.at),
             actor: paused.actor,
-            reason: paused.reason,
+            note: paused.note,
         })
     };
     let all = records::first::<Paused>(on, Range::all(PAUSE), records::ALL).await?;
     all.into_iter().map(pause).collect()
 }
 
-pub(crate) async fn pause(work: &mut Work<'_>, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
-    let (actor, reason) = (checked_actor(actor)?, excerpt(reason, TEXT_CHARS));
+pub(crate) async fn pause(work: &mut Work<'_>, destination: &str, actor: &str, note: &str) -> Result<(), Error> {
+    let (actor, note) = (checked_actor(actor)?, excerpt(note, TEXT_CHARS));
     let name = name!(PAUSE, destination);
     if work.get::<Paused>(name.clone()).await?.is_none() {
-        let (actor, reason) = (actor.clone(), reason.clone());
+        let (actor, note) = (actor.clone(), note.clone());
         work.put(
             name,
             Paused {
                 at: work.now,
                 actor,
-                reason,
+                note,
             },
         );
     }
-    write_audit(work, About::Destination(destination), actor, "pause", reason).await?;
+    write_audit(work, About::Destination(destination), actor, "pause", note).await?;
     work.flush().await
 }
 
-pub(crate) async fn resume(work: &mut Work<'_>, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
-    let (actor, reason) = (checked_actor(actor)?, excerpt(reason, TEXT_CHARS));
+pub(crate) async fn resume(work: &mut Work<'_>, destination: &str, actor: &str, note: &str) -> Result<bool, Error> {
+    let (actor, note) = (checked_actor(actor)?, excerpt(note, TEXT_CHARS));
     let name = name!(PAUSE, destination);
     let paused = work.get::<Paused>(name.clone()).await?.is_some();
     work.drop(name);
-    write_audit(work, About::Destination(destination), actor, "resume", reason).await?;
+    write_audit(work, About::Destination(destination), actor, "resume", note).await?;
     work.flush().await?;
     Ok(paused)
 }

@@ -276,9 +276,9 @@ pub(crate) async fn change(work: &mut Work<'_>, options: &Options, change: &Chan
     }
     write_down(work, &mut saga, &change.actor, &change.log);
     work.put(name, saga);
-    if let Some((action, detail)) = &change.audit {
+    if let Some((action, note)) = &change.audit {
         let about = About::Message(MessageId(change.owner.id.0));
-        write_audit(work, about, change.actor.clone(), action, detail.clone()).await?;
+        write_audit(work, about, change.actor.clone(), action, note.clone()).await?;
     }
     insert_all(work, options, &change.sends, false).await?;
     Ok(Verdict::Settled)

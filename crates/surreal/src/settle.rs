@@ -485,7 +485,7 @@ pub(crate) async fn record_conflict(work: &mut Work<'_>, lease: &Lease, worker: 
         About::Message(lease.id),
         excerpt(worker, 512),
         class::CONFLICT,
-        conflict.detail(lease),
+        conflict.note(lease),
     )
     .await?;
     work.flush().await?;

@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Effect, Enqueued, Error, Facts,
-    Fate, Filter, Lease, Look, Message, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView,
+    Fate, Filter, Lease, Look, Message, MessageId, MessageView, Page, Pause, Prune, Pruned, Receipt, Relay, RelayView,
     Renewal, SagaId, Settlement, Store, StoreSettings, Upgrade, Verdict, Wake,
-    admin::{check_deliver_in, check_prune_limit},
+    admin::check_deliver_in,
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
@@ -298,8 +298,8 @@ impl<C: Connection> Store for SurrealDb<C> {
         with_work!(self, |work| presence::leave(&mut work, relay).await)
     }
 
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        Admin::pause(self, destination, worker, reason).await
+    async fn gone(&self, destination: &str, worker: &str, note: &str) -> Result<(), Error> {
+        Admin::pause(self, destination, worker, note).await
     }
 
     async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
@@ -387,37 +387,29 @@ impl<C: Connection> Admin for SurrealDb<C> {
         transact!(self.inner.db, |tx| admin::attempts(&tx, id).await)
     }
 
-    async fn replay(
-        &self,
-        id: MessageId,
-        actor: &str,
-        reason: &str,
-        deliver_in: Option<Duration>,
-    ) -> Result<(), Error> {
+    async fn replay(&self, id: MessageId, actor: &str, note: &str, deliver_in: Option<Duration>) -> Result<(), Error> {
         check_deliver_in(deliver_in)?;
-        with_work!(self, |work| admin::replay(&mut work, id, actor, reason, deliver_in)
-            .await)
+        with_work!(self, |work| admin::replay(&mut work, id, actor, note, deliver_in).await)
     }
 
     async fn quarantine(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
         with_work!(self, |work| admin::quarantine(&mut work, id, actor, note).await)
     }
 
-    async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        with_work!(self, |work| admin::cancel(&mut work, id, actor, reason).await)
+    async fn cancel(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        with_work!(self, |work| admin::cancel(&mut work, id, actor, note).await)
     }
 
-    async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-        with_work!(self, |work| admin::resolve(&mut work, id, actor, receipt).await)
+    async fn resolve(&self, id: MessageId, actor: &str, note: &str, receipt: &str) -> Result<(), Error> {
+        with_work!(self, |work| admin::resolve(&mut work, id, actor, note, receipt).await)
     }
 
-    async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        with_work!(self, |work| admin::discard(&mut work, id, actor, reason).await)
+    async fn discard(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        with_work!(self, |work| admin::discard(&mut work, id, actor, note).await)
     }
 
-    async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
-        check_prune_limit(limit)?;
-        let (pruned, keys) = with_work!(self, |work| admin::prune(&mut work, older_than, limit).await)?;
+    async fn prune(&self, prune: &Prune) -> Result<Pruned, Error> {
+        let (pruned, keys) = with_work!(self, |work| admin::prune(&mut work, prune).await)?;
         let keys: Vec<_> = keys.into_iter().collect();
         for some in keys.chunks(TURNS) {
             self.forget_turns(some).await?;
@@ -453,15 +445,13 @@ impl<C: Connection> Admin for SurrealDb<C> {
         transact!(self.inner.db, |tx| presence::pauses(&tx).await)
     }
 
-    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+    async fn pause(&self, destination: &str, actor: &str, note: &str) -> Result<(), Error> {
         check_destination(destination)?;
-        with_work!(self, |work| presence::pause(&mut work, destination, actor, reason)
-            .await)
+        with_work!(self, |work| presence::pause(&mut work, destination, actor, note).await)
     }
 
-    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+    async fn resume(&self, destination: &str, actor: &str, note: &str) -> Result<bool, Error> {
         check_destination(destination)?;
-        with_work!(self, |work| presence::resume(&mut work, destination, actor, reason)
-            .await)
+        with_work!(self, |work| presence::resume(&mut work, destination, actor, note).await)
     }
 }

@@ -4,7 +4,8 @@
 //! been alone, or the first is told at its commit and runs again. Each pair is compared with both of its orders.
 
 use posthouse_core::{
-    Admin, Error, Filter, Lease, Message, MessageId, OnDead, Outcome, RetryPolicy, SagaId, Settlement, Store, Verdict,
+    Admin, Error, Filter, Lease, Message, MessageId, OnDead, Outcome, PruneStates, Pruned, RetryPolicy, SagaId,
+    Settlement, Store, Verdict,
     ledger::{Answer, Begun, Conclusion, EntryKey, Fingerprint, Hold, Keep},
     saga::{
         self, Declared, Definition, Report, Start,
@@ -292,18 +293,18 @@ impl Scene {
             QuarantineNext => said(store.quarantine(self.next, by.0, by.1).await),
             CancelNext => said(store.cancel(self.next, by.0, by.1).await),
             CancelDelayed => said(store.cancel(self.delayed, by.0, by.1).await),
-            ResolveDelayed => said(store.resolve(self.delayed, by.0, by.1).await),
+            ResolveDelayed => said(store.resolve(self.delayed, by.0, by.1, "").await),
             QuarantineDelayed => said(store.quarantine(self.delayed, by.0, by.1).await),
             ReplayKeyed => said(store.replay(self.keyed, by.0, by.1, None).await),
             EnqueueDelayed => enqueued(store.enqueue_now(vec![message("later").order_key("d")]).await),
             CancelLeft => said(store.cancel(self.left, by.0, by.1).await),
             ReplayDead => said(store.replay(self.dead, by.0, by.1, None).await),
             DiscardDead => said(store.discard(self.dead, by.0, by.1).await),
-            ResolveDead => said(store.resolve(self.dead, by.0, by.1).await),
+            ResolveDead => said(store.resolve(self.dead, by.0, by.1, "").await),
             ReplayBlock => said(store.replay(self.block, by.0, by.1, None).await),
             DiscardBlock => said(store.discard(self.block, by.0, by.1).await),
-            Prune => said(store.prune(Duration::from_secs(60), 100).await),
-            PruneAll => said(store.prune(Duration::ZERO, 100).await),
+            Prune => said(self.prune(store, Duration::from_secs(60)).await),
+            PruneAll => said(self.prune(store, Duration::ZERO).await),
             Enqueue => enqueued(store.enqueue_now(vec![message("third").order_key("k")]).await),
             EnqueueSame => enqueued(store.enqueue_now(vec![message("dead").dedupe_key("same")]).await),
             EnqueueOld => enqueued(store.enqueue_now(vec![message("again").order_key("p")]).await),
@@ -342,6 +343,13 @@ impl Scene {
                 verdict => return said(Ok(verdict)),
             }
         }
+    }
+
+    /// Removes all that ended. The number of the audit row is another each time.
+    async fn prune(&self, store: &SurrealDb, older_than: Duration) -> Result<Pruned, Error> {
+        let prune = posthouse_core::Prune::done(older_than, 100, "operator").states(PruneStates::All);
+        let pruned = store.prune(&prune).await?;
+        Ok(Pruned { audit: None, ..pruned })
     }
 
     async fn asks(&self, verb: saga::Verb, store: &SurrealDb) -> String {

@@ -80,7 +80,7 @@ impl Message {
             ));
         }
         if let (true, Some(at)) = (self.state != "quarantined", self.finished_at) {
-            lines.push(line("ended", &[at.to_string(), seq.to_string()]));
+            lines.push(line("ended", &[text(&self.state), at.to_string(), seq.to_string()]));
         }
         lines
     }

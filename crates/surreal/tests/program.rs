@@ -58,18 +58,18 @@ fn a_day_of_an_operator(posthouse: &Posthouse<'_>) {
     assert!(posthouse.says(&["messages", "list"]).contains("order.placed"));
     assert!(posthouse.says(&["messages", "show", &id]).contains("order-42"));
     assert!(posthouse.says(&["messages", "explain", &id]).contains("no relay"));
-    posthouse.says(&["messages", "cancel", &id, "--reason", "wrong"]);
+    posthouse.says(&["messages", "cancel", &id, "--note", "wrong"]);
     assert!(
         posthouse
             .says(&["dead", "list", "--reason", "cancelled"])
             .contains("order.placed")
     );
-    posthouse.says(&["dead", "replay", &id, "--reason", "after all"]);
+    posthouse.says(&["dead", "replay", &id, "--note", "after all"]);
     assert!(posthouse.says(&["audit"]).contains("replay"));
     let stats = posthouse.says(&["stats", "--json"]);
     assert!(stats.contains("\"ready\""), "{stats}");
     posthouse.says(&["repair"]);
-    posthouse.says(&["prune", "--older-than", "1h", "--yes"]);
+    posthouse.says(&["prune", "--older-than", "1h", "--yes", "--note", "a test"]);
     posthouse.says(&["ledger", "list"]);
     posthouse.says(&["saga", "list"]);
     let (code, said) = posthouse.fails(&["messages", "show", "018f0000-0000-7000-8000-000000000000"]);

@@ -2,7 +2,7 @@
 //! asked whether the way there changes anything.
 
 use posthouse_core::{
-    Admin, Claim, Durability, Error, Limits, Message, SagaId, Settlement, Store, StoreSettings, Wake, saga,
+    Admin, Claim, Durability, Error, Limits, Message, Prune, SagaId, Settlement, Store, StoreSettings, Wake, saga,
 };
 use posthouse_surreal::{Database, Options, Outbox, SurrealDb, from_surreal};
 use posthouse_testkit::{Fixture, suite};
@@ -74,7 +74,10 @@ async fn a_user_of_the_database_of_the_namespace_or_of_the_server_signs_in() {
         .collect();
     root.settle(&ended).await.unwrap();
     // Nor removed, although nothing would be written by it.
-    let denied = looks_on.prune(Duration::ZERO, 100).await.unwrap_err();
+    let denied = looks_on
+        .prune(&Prune::done(Duration::ZERO, 100, "op"))
+        .await
+        .unwrap_err();
     assert!(matches!(denied, Error::Denied(_)), "{denied:?}");
     let denied = looks_on.claim(&Claim::new("w", 4, LEASE)).await.unwrap_err();
     assert!(matches!(denied, Error::Denied(_)), "{denied:?}");

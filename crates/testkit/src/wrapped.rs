@@ -51,7 +51,7 @@ pub enum Call {
     Gone {
         destination: String,
         worker: String,
-        reason: String,
+        note: String,
     },
     Begin(Begin),
     Conclude(Hold, Conclusion),
@@ -124,8 +124,8 @@ impl Call {
             Self::Gone {
                 destination,
                 worker,
-                reason,
-            } => store.gone(destination, worker, reason).await.map(Reply::Done),
+                note,
+            } => store.gone(destination, worker, note).await.map(Reply::Done),
             Self::Begin(ask) => store.begin(ask).await.map(Reply::Begun),
             Self::Conclude(hold, conclusion) => store.conclude(hold, conclusion).await.map(Reply::Fenced),
             Self::RenewHold(hold, lease) => store.renew_hold(hold, *lease).await.map(Reply::Fenced),
@@ -190,11 +190,11 @@ impl<H: Hook> Store for Wrapped<H> {
         answer!(self, Call::Leave(relay.to_owned()), Done)
     }
 
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
+    async fn gone(&self, destination: &str, worker: &str, note: &str) -> Result<(), Error> {
         let call = Call::Gone {
             destination: destination.to_owned(),
             worker: worker.to_owned(),
-            reason: reason.to_owned(),
+            note: note.to_owned(),
         };
         answer!(self, call, Done)
     }

@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 18] = [
+const CONTROLS: [(Flaw, &[&str]); 20] = [
     (
         Flaw::NoFence,
         &[
@@ -147,6 +147,18 @@ const CONTROLS: [(Flaw, &[&str]); 18] = [
     (
         Flaw::ReceiptsOutlive,
         &["a_receipt_goes_with_its_message", "a_duplicate_prolongs_nothing"],
+    ),
+    (
+        Flaw::PruneTakesDead,
+        &[
+            "prune_leaves_dead_letters_unless_asked",
+            "dry_run_of_a_prune_counts_and_changes_nothing",
+            "prune_that_removes_nothing_writes_no_audit",
+        ],
+    ),
+    (
+        Flaw::AuditRowForEachPrune,
+        &["prune_writes_one_audit_row_with_its_counts"],
     ),
     (
         Flaw::SagaWithoutVersion,

@@ -146,7 +146,7 @@ async fn a_delete_on_claim_outbox_is_moved_with_its_history() {
 
     // And once more after all is done and forgotten: still nothing.
     shop.later("2 years").await;
-    shop.run("SELECT posthouse.prune('1 day', 1000); UPDATE posthouse.settings SET dedupe_lifetime = '1 day'; SELECT posthouse.prune('1 day', 1000)")
+    shop.run("SELECT posthouse.prune('1 day', 1000, 'all'); UPDATE posthouse.settings SET dedupe_lifetime = '1 day'; SELECT posthouse.prune('1 day', 1000, 'all')")
         .await;
     assert_eq!(shop.one("SELECT count(*) FROM posthouse.messages").await, "0");
     let third = shop.kit(MOVE_PAYMENTS);

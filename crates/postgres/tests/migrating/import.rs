@@ -38,7 +38,7 @@ async fn an_imported_past_decides_what_becomes_of_the_message() {
     let budgets = "SELECT string_agg(reason || max_attempts, ',') || string_agg(DISTINCT max_attempts::text, ',') FROM posthouse.messages";
     assert_eq!(fx.one(budgets).await, "rejected1212,3");
     assert_eq!(
-        fx.one("SELECT detail FROM posthouse.audit WHERE actor = 'ops' AND action = 'import' ORDER BY n LIMIT 1")
+        fx.one("SELECT note FROM posthouse.audit WHERE actor = 'ops' AND action = 'import' ORDER BY n LIMIT 1")
             .await,
         "2 attempts of another outbox; pending"
     );

@@ -617,8 +617,8 @@ async fn pause(engine: &Engine, destination: &str) {
     );
     locked(&engine.gone).insert(destination.to_owned(), false);
     locked(&engine.paused).insert(destination.to_owned());
-    let reason = "it says that it is gone for good";
-    match engine.store.gone(destination, &engine.settings.name, reason).await {
+    let note = "it says that it is gone for good";
+    match engine.store.gone(destination, &engine.settings.name, note).await {
         Ok(()) => drop(locked(&engine.gone).insert(destination.to_owned(), true)),
         Err(error) => {
             tracing::warn!(destination, %error, "other relays were not told that it is gone");

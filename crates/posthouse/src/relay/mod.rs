@@ -116,7 +116,7 @@ impl Relay {
             routes: Vec::new(),
             makers: Vec::new(),
             settings: Settings {
-                name: format!("relay-{}", std::process::id()),
+                name: default_name(),
                 namespaces: Vec::new(),
                 lease: Duration::from_secs(15),
                 batch: Profile::Balanced.batch(),
@@ -409,6 +409,11 @@ impl Engine {
 }
 
 /// Refuses settings that make no sense.
+/// The name of a relay that was given none: it names the process.
+pub fn default_name() -> String {
+    format!("relay-{}", std::process::id())
+}
+
 fn check(settings: &Settings) -> Result<(), Error> {
     let told = presence::Relay {
         name: settings.name.clone(),

@@ -149,7 +149,7 @@ pub async fn operate(memory: Memory, history: History, committed: Committed, mut
             }
             5 => ("quarantine", memory.quarantine(id, "op", "odd").await),
             6 => ("cancel", memory.cancel(id, "op", "unwanted").await),
-            7 => ("resolve", memory.resolve(id, "op", "by phone").await),
+            7 => ("resolve", memory.resolve(id, "op", "by phone", "").await),
             _ => ("discard", memory.discard(id, "op", "old").await),
         };
         history.add(Fact::Operated {

@@ -336,7 +336,7 @@ impl World {
         for (id, _) in committed.into_iter().filter(|(_, blocks)| *blocks) {
             let view = self.memory.find(id).await.unwrap();
             if view.is_some_and(|view| matches!(view.state, State::Dead | State::Quarantined)) {
-                let done = self.memory.resolve(id, "op", "by hand").await.is_ok();
+                let done = self.memory.resolve(id, "op", "by hand", "").await.is_ok();
                 self.history.add(Fact::Operated {
                     verb: "resolve",
                     id,

@@ -6,7 +6,7 @@ use crate::{
     cli::Audit,
     exit::Failure,
     output::{Output, cut, visible},
-    timeline::DETAIL,
+    timeline::{DETAIL, audit_note},
 };
 
 /// `audit`
@@ -25,7 +25,7 @@ pub async fn run(args: &Audit, store: &str, out: &Output) -> Result<(), Failure>
         lines.iter().try_for_each(|line| out.document(line))?;
     } else {
         let items = lines.iter().map(row).collect();
-        out.data(&out.broken_table(&["AT", "WHAT", "BY", "ON", "DETAIL"], items))?;
+        out.data(&out.broken_table(&["AT", "WHAT", "BY", "ON", "NOTE"], items))?;
     }
     match lines.last() {
         Some(last) if lines.len() == filter.page_size() as usize => {
@@ -44,6 +44,6 @@ fn row(line: &AuditEntry) -> Vec<String> {
         visible(&line.action),
         cut(&line.actor, 24),
         cut(&on.unwrap_or_default(), 48),
-        cut(&line.detail, DETAIL),
+        cut(&audit_note(line), DETAIL),
     ]
 }

@@ -27,14 +27,14 @@ pub async fn run(asked: &Dead, store: &str, out: &Output) -> Result<(), Failure>
         Dead::Replay(args) if args.ids.is_empty() => replay_by_filter(args, store, out).await,
         Dead::Replay(args) => replay_by_id(args, store, out).await,
         Dead::Quarantine(args) => {
-            messages::each(args, store, out, "quarantined", |admin, id, who| {
-                Box::pin(async move { admin.quarantine(id, &who.actor, &who.reason).await })
+            messages::each(args, store, out, "quarantined", |admin, id, who, note| {
+                Box::pin(async move { admin.quarantine(id, &who.actor, note).await })
             })
             .await
         }
         Dead::Discard(args) => {
-            messages::each(args, store, out, "discarded", |admin, id, who| {
-                Box::pin(async move { admin.discard(id, &who.actor, &who.reason).await })
+            messages::each(args, store, out, "discarded", |admin, id, who, note| {
+                Box::pin(async move { admin.discard(id, &who.actor, note).await })
             })
             .await
         }
@@ -83,8 +83,9 @@ const fn state(quarantined: bool) -> State {
 }
 
 async fn replay_by_id(args: &Replay, store: &str, out: &Output) -> Result<(), Failure> {
+    let note = args.who.note()?;
     let admin = AnyStore::open(store).await?.admin();
-    let replay = |id| admin.replay(id, &args.who.actor, &args.who.reason, args.deliver_in);
+    let replay = |id| admin.replay(id, &args.who.actor, note, args.deliver_in);
     messages::in_turn(&args.ids, out, "replayed", replay).await
 }
 
@@ -92,11 +93,11 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
     let bulk = BulkReplay {
         filter: Filter {
             state: Some(state(args.quarantined)),
-            reason: args.because,
+            reason: args.reason,
             ..messages::wanted(&args.which)
         },
         actor: args.who.actor.clone(),
-        reason: args.who.reason.clone(),
+        note: args.who.note.clone().unwrap_or_default(),
         deliver_in: args.deliver_in,
         limit: args.limit,
         per_second: args.rate,
@@ -130,8 +131,9 @@ async fn replay_by_filter(args: &Replay, store: &str, out: &Output) -> Result<()
         left_out(&preview.left_out, out);
         let (n, what) = (number(&preview), "nothing was changed");
         return Err(Failure::not_confirmed(format!("this would replay {n}; {what}"))
-            .help("look at them with --dry-run, then add --yes"));
+            .help("look at them with --dry-run, then add --yes and --note"));
     }
+    args.who.note()?;
     let mut tally = Tally::new(Replayed::default(), |done: &Replayed, complete| {
         out.progress("");
         summary(done, complete, out)
@@ -192,13 +194,13 @@ fn left_out(left: &LeftOut, out: &Output) {
     if left.cancelled > 0 {
         let n = left.cancelled;
         out.note(&format!(
-            "Left out, because an operator cancelled them: {n}. To replay them: --because cancelled"
+            "Left out, because an operator cancelled them: {n}. To replay them: --reason cancelled"
         ));
     }
     if left.lapsed > 0 {
         let n = left.lapsed;
         out.note(&format!(
-            "Left out, because their deliver-by has passed: {n}. To replay them: --deliver-in TIME, or --because lapsed"
+            "Left out, because their deliver-by has passed: {n}. To replay them: --deliver-in TIME, or --reason lapsed"
         ));
     }
     if left.of_sagas > 0 {

@@ -31,13 +31,14 @@ pub async fn run(asked: &Destinations, store: &str, out: &Output) -> Result<(), 
         Destinations::Pause(args) => {
             let (name, who) = (&args.switch.destination, &args.switch.who);
             check_destination(name)?;
+            let note = who.note()?;
             let relays = admin.relays().await?;
             let names = names(&relays);
             let known = names.contains(name.as_str());
             if !known && !names.is_empty() && !args.anyway {
                 return Err(unknown(name, names));
             }
-            admin.pause(name, &who.actor, &who.reason).await?;
+            admin.pause(name, &who.actor, note).await?;
             said(out, name, "paused")?;
             out.note(if known {
                 HEARD
@@ -48,7 +49,7 @@ pub async fn run(asked: &Destinations, store: &str, out: &Output) -> Result<(), 
         }
         Destinations::Resume(args) => {
             let name = &args.destination;
-            let was = admin.resume(name, &args.who.actor, &args.who.reason).await?;
+            let was = admin.resume(name, &args.who.actor, args.who.note()?).await?;
             said(out, name, if was { "resumed" } else { "was not paused" })?;
             if was && admin.relays().await?.iter().any(|view| view.live) {
                 out.note(HEARD);
@@ -98,10 +99,10 @@ fn row(one: &DestinationView) -> Vec<String> {
     let paused = one.paused.as_ref().map_or_else(
         || "-".to_owned(),
         |p| {
-            let why = if p.reason.is_empty() {
+            let why = if p.note.is_empty() {
                 String::new()
             } else {
-                format!(": {}", p.reason)
+                format!(": {}", p.note)
             };
             format!("by {} {}{why}", p.actor, relative(p.at, now()))
         },

@@ -30,14 +30,15 @@ pub async fn run(asked: &Messages, store: &str, out: &Output) -> Result<(), Fail
         Messages::Show(args) => show(args, store, out).await,
         Messages::Explain(args) => explain(args.id, store, out).await,
         Messages::Cancel(args) => {
-            each(args, store, out, "cancelled", |admin, id, who| {
-                Box::pin(async move { admin.cancel(id, &who.actor, &who.reason).await })
+            each(args, store, out, "cancelled", |admin, id, who, note| {
+                Box::pin(async move { admin.cancel(id, &who.actor, note).await })
             })
             .await
         }
         Messages::Resolve(args) => {
+            let (note, actor) = (args.who.note()?, &args.who.actor);
             let admin = AnyStore::open(store).await?.admin();
-            admin.resolve(args.id, &args.actor, &args.receipt).await?;
+            admin.resolve(args.id, actor, note, &args.receipt).await?;
             done(out, args.id, "resolved")
         }
     }
@@ -151,13 +152,18 @@ async fn explain(id: MessageId, store: &str, out: &Output) -> Result<(), Failure
 }
 
 /// One verb, done to one message.
-type Act =
-    for<'a> fn(&'a dyn Admin, MessageId, &'a Who) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
+type Act = for<'a> fn(
+    &'a dyn Admin,
+    MessageId,
+    &'a Who,
+    &'a str,
+) -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// Does a verb to each of several messages; stops at the first that refuses.
 pub async fn each(args: &Verb, store: &str, out: &Output, word: &str, act: Act) -> Result<(), Failure> {
+    let note = args.who.note()?;
     let admin = AnyStore::open(store).await?.admin();
-    in_turn(&args.ids, out, word, |id| act(&*admin, id, &args.who)).await
+    in_turn(&args.ids, out, word, |id| act(&*admin, id, &args.who, note)).await
 }
 
 /// The same for any work. Those that were not tried are named by the failure.
@@ -227,10 +233,10 @@ fn missing(id: MessageId, last: Option<&AuditEntry>) -> Failure {
             at,
             actor,
             action,
-            detail,
+            note,
             ..
         }) => failure.help(format!(
-            "the audit remembers: {action} by {actor}, {}: {detail}",
+            "the audit remembers: {action} by {actor}, {}: {note}",
             relative(*at, now())
         )),
         None => failure,

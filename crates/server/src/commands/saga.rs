@@ -98,7 +98,7 @@ fn filter(which: &WhichSagas) -> SagaFilter {
         name: which.name.clone(),
         key: which.key.clone(),
         state: which.state,
-        reason: which.because,
+        reason: which.reason,
         ..SagaFilter::default()
     }
 }
@@ -297,7 +297,7 @@ fn next(saga: &SagaView) -> Vec<String> {
         .rev()
         .find(|step| step.compensation == UndoState::Held || step.code.as_deref() == Some("late"));
     let id = saga.row.id;
-    let command = |words: String| format!("posthouse saga {words}");
+    let command = |words: String| format!("posthouse saga {words} --note TEXT");
     // Nothing else is allowed before it.
     if saga.row.paused || saga.note.is_some() {
         let resume = command(format!("resume {id}"));
@@ -541,9 +541,10 @@ fn lint(args: &SagaLint, out: &Output) -> Result<(), Failure> {
 }
 
 async fn one(saga: &SagaRef, verb: &Verb, who: &Who, store: &str, out: &Output) -> Result<(), Failure> {
+    let note = who.note()?;
     let any = AnyStore::open(store).await?;
     let id = find(&*any.admin(), saga).await?;
-    let view = drive::operate(&*any.store(), id, verb, &who.actor, &who.reason).await?;
+    let view = drive::operate(&*any.store(), id, verb, &who.actor, note).await?;
     told(&view, verb, out)
 }
 
@@ -578,12 +579,13 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
     if !args.yes {
         return Err(
             Failure::not_confirmed(format!("this would {} {n} sagas; nothing was changed", verb.as_str()))
-                .help("look at them with --dry-run, then add --yes"),
+                .help("look at them with --dry-run, then add --yes and --note"),
         );
     }
+    let note = args.who.note()?;
     let (mut done, mut left, mut unreadable) = (0, Vec::new(), Vec::new());
     for id in ids {
-        match drive::operate_if(&*store, id, &wanted, verb, &args.who.actor, &args.who.reason).await {
+        match drive::operate_if(&*store, id, &wanted, verb, &args.who.actor, note).await {
             Ok(true) => done += 1,
             Ok(false) | Err(Error::NoSaga(_)) => left.push((id, MOVED.to_owned())),
             Err(Error::SagaRefused { why, .. }) => left.push((id, why)),
@@ -643,11 +645,13 @@ async fn preview(
     let (mut would, mut left) = (Vec::new(), Vec::new());
     for id in ids {
         match drive::load(store, *id).await {
-            Ok(saga) if wanted.takes(&saga.row) => match saga.ask(verb, &who.actor, &who.reason) {
-                Ok(_) => would.push(saga.row),
-                Err(Error::SagaRefused { why, .. }) => left.push((*id, why)),
-                Err(error) => return Err(error.into()),
-            },
+            Ok(saga) if wanted.takes(&saga.row) => {
+                match saga.ask(verb, &who.actor, who.note.as_deref().unwrap_or_default()) {
+                    Ok(_) => would.push(saga.row),
+                    Err(Error::SagaRefused { why, .. }) => left.push((*id, why)),
+                    Err(error) => return Err(error.into()),
+                }
+            }
             Ok(_) | Err(Error::NoSaga(_)) => left.push((*id, MOVED.to_owned())),
             Err(error @ Error::Internal(_)) => left.push((*id, error.to_string())),
             Err(error) => return Err(error.into()),
@@ -680,6 +684,7 @@ async fn by_name(
     store: &Arc<dyn Store>,
     out: &Output,
 ) -> Result<(), Failure> {
+    let note = args.who.note()?;
     let mut ids = Vec::with_capacity(args.sagas.len());
     for saga in &args.sagas {
         ids.push(find(admin, saga).await?);
@@ -687,7 +692,7 @@ async fn by_name(
     for (at, id) in ids.iter().enumerate() {
         let rest: Vec<_> = ids[at..].iter().map(|id| MessageId(id.0)).collect();
         out.in_hand(&rest);
-        let view = drive::operate(&**store, *id, verb, &args.who.actor, &args.who.reason).await?;
+        let view = drive::operate(&**store, *id, verb, &args.who.actor, note).await?;
         told(&view, verb, out)?;
     }
     out.in_hand(&[]);

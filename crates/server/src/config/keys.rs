@@ -242,7 +242,14 @@ pub const KEYS: &[Key] = &[
         "retention.ended_days",
         Kind::WholeOrNever(1, 3660),
         "\"never\"",
-        "How long after its end a message, done or dead, is kept with its attempts; and what consumers and the participants of sagas have done, so longer than a saga may take. What is quarantined or blocks its key stays.",
+        "How long after its end a message in the state `done` is kept with its attempts; and what consumers and the participants of sagas have done, so longer than a saga may take. Dead letters stay.",
+    )
+    .restart(),
+    key(
+        "retention.dead_days",
+        Kind::WholeOrNever(1, 3660),
+        "\"never\"",
+        "How long after its end a dead letter is kept, cancelled ones included. One that blocks its order key or holds a saga stays. On PostgreSQL the relay's role must be a member of `posthouse_operator`.",
     )
     .restart(),
     key(

@@ -35,8 +35,10 @@ pub struct Outbox {
 /// `[retention]`; never when absent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Retention {
-    /// How long after its end a message is kept.
+    /// How long after its end a message in the state `done` is kept.
     pub ended: Option<Duration>,
+    /// How long after its end a dead letter is kept.
+    pub dead: Option<Duration>,
     /// How long after its message's end a dedupe key still answers.
     pub dedupe: Option<Duration>,
 }
@@ -102,6 +104,7 @@ impl Retention {
         let section = Section::open(reader, "retention", "retention".to_owned(), root.get("retention"));
         Self {
             ended: section.days(reader, "ended_days"),
+            dead: section.days(reader, "dead_days"),
             dedupe: section.days(reader, "dedupe_days"),
         }
     }

@@ -110,7 +110,7 @@ fn gone(on: On) {
     assert!(later.iter().all(|id| world.view(*id).state == State::Pending));
     world
         .place
-        .run(&["destinations", "resume", "all", "--reason", "it is back"])
+        .run(&["destinations", "resume", "all", "--note", "it is back"])
         .ok();
     world.ended(&later);
     relay.stop();

@@ -1,20 +1,22 @@
 //! The operator's hand.
 
 use posthouse_core::{
-    Attempt, AuditEntry, AuditFilter, DeadReason, Error, Event, Filter, MessageId, MessageView, Order, Page, Pruned,
-    State,
-    admin::checked_actor,
+    Attempt, AuditEntry, AuditFilter, DeadReason, Error, Event, Filter, MessageId, MessageView, Order, Page, Prune,
+    PruneRecord, PruneStates, Pruned, State,
+    admin::{checked_actor, resolve_note},
     ledger::{Answer, End},
+    prune::Ended,
     text::excerpt,
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
+    Flaw,
     claim::decide,
     tables::{About, Busy, Entry, Key, Tables},
 };
 
-/// Actors, reasons, notes and receipts of operators are kept this long.
+/// Actors, notes and receipts of operators are cut to this many characters.
 pub(super) const TEXT_CHARS: usize = 512;
 
 impl Tables {
@@ -48,7 +50,7 @@ impl Tables {
         &mut self,
         id: MessageId,
         actor: &str,
-        reason: &str,
+        note: &str,
         deliver_in: Option<Duration>,
     ) -> Result<Result<(), Error>, Busy> {
         let to_tail = self
@@ -58,7 +60,7 @@ impl Tables {
             self.free(None, &Key::Turn(lane, key))?;
         }
         let in_place = self.entry(id).is_some_and(Entry::blocks);
-        let moved = self.operate(id, actor, "replay", Event::Replay, reason);
+        let moved = self.operate(id, actor, "replay", Event::Replay, note);
         let (now, tail) = (self.now, self.draw());
         if let Ok(entry) = moved.as_ref().map(|seq| self.messages.get_mut(seq)) {
             let Some(entry) = entry else { return Ok(Ok(())) };
@@ -82,8 +84,8 @@ impl Tables {
         Ok(())
     }
 
-    pub(super) fn cancel(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        let seq = self.operate(id, actor, "cancel", Event::Cancel, reason)?;
+    pub(super) fn cancel(&mut self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        let seq = self.operate(id, actor, "cancel", Event::Cancel, note)?;
         if let Some(entry) = self.messages.get_mut(&seq) {
             entry.freed = true;
         }
@@ -91,8 +93,8 @@ impl Tables {
         Ok(())
     }
 
-    pub(super) fn resolve(&mut self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-        let seq = self.operate(id, actor, "resolve", Event::Resolve, receipt)?;
+    pub(super) fn resolve(&mut self, id: MessageId, actor: &str, note: &str, receipt: &str) -> Result<(), Error> {
+        let seq = self.operate(id, actor, "resolve", Event::Resolve, &resolve_note(note, receipt))?;
         if let Some(entry) = self.messages.get_mut(&seq) {
             entry.resolved = true;
         }
@@ -100,7 +102,7 @@ impl Tables {
         Ok(())
     }
 
-    pub(super) fn discard(&mut self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
+    pub(super) fn discard(&mut self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
         let actor = checked_actor(actor)?;
         let entry = self.entry(id).ok_or(Error::NotFound(id))?;
         not_of_saga(entry, "discard")?;
@@ -119,7 +121,7 @@ impl Tables {
         if let Some(key) = key.filter(|key| self.dedupe.get(key).is_some_and(|taken| taken.id == id)) {
             self.dedupe.remove(&key);
         }
-        self.write_audit(About::Message(id), actor, "discard", excerpt(reason, TEXT_CHARS));
+        self.write_audit(About::Message(id), actor, "discard", excerpt(note, TEXT_CHARS));
         Ok(())
     }
 
@@ -130,7 +132,7 @@ impl Tables {
         actor: &str,
         verb: &'static str,
         event: Event,
-        detail: &str,
+        note: &str,
     ) -> Result<i64, Error> {
         let actor = checked_actor(actor)?;
         let entry = self.entry(id).ok_or(Error::NotFound(id))?;
@@ -143,41 +145,95 @@ impl Tables {
         })?;
         self.news = true;
         self.apply(seq, step);
-        self.write_audit(About::Message(id), actor, verb, excerpt(detail, TEXT_CHARS));
+        self.write_audit(About::Message(id), actor, verb, excerpt(note, TEXT_CHARS));
         Ok(seq)
     }
 
-    pub(super) fn prune(&mut self, older_than: Duration, limit: u32) -> Pruned {
-        let (now, limit) = (self.now, limit as usize);
-        let over = |entry: &&Entry| {
-            let ended = matches!(entry.state(), State::Done | State::Dead) && !entry.blocks();
-            ended && !self.is_held_for_saga(entry) && entry.finished_at.is_some_and(|at| at.plus(older_than) <= now)
+    /// Finds the old messages and rows, and removes them unless it is a dry run.
+    pub(super) fn prune(&mut self, prune: &Prune) -> Result<Pruned, Error> {
+        let actor = prune.check()?;
+        let takes_dead = prune.clone().states(PruneStates::All);
+        let prune = if self.has(Flaw::PruneTakesDead) {
+            &takes_dead
+        } else {
+            prune
         };
-        let old: Vec<_> = self
-            .messages
-            .values()
-            .filter(over)
-            .map(|entry| entry.seq)
-            .take(limit)
-            .collect();
-        let ended = self
-            .dedupe
-            .iter()
-            .filter(|(_, taken)| taken.ends_at.is_some_and(|at| at <= now));
-        let free: Vec<_> = ended.map(|(key, _)| key.clone()).take(limit).collect();
-        old.iter().for_each(|seq| self.remove(*seq));
-        self.dedupe.retain(|key, _| !free.contains(key));
-        let (entries, inbox) = (self.prune_entries(limit), self.prune_inbox(older_than, limit));
-        let steps = self.prune_steps(older_than, limit);
-        let sagas = self.prune_sagas(older_than, limit);
-        Pruned {
-            messages: old.len() as u64,
+        let (limit, cutoff) = (prune.limit as usize, self.now.minus(prune.older_than));
+        let of_state = |state: State| -> Vec<_> {
+            let entries = self.messages.values().filter(|entry| entry.state() == state);
+            let old = entries.filter(|entry| prune.takes(&self.ended(entry), cutoff));
+            old.map(|entry| (entry.seq, entry.id)).take(limit).collect()
+        };
+        let (done, dead) = (of_state(State::Done), of_state(State::Dead));
+        let gone: BTreeSet<_> = done.iter().chain(&dead).map(|(_, id)| *id).collect();
+        // Dead letters alone, or all that retention removes.
+        let others = if prune.states.done() { limit } else { 0 };
+        let ended = self.dedupe.iter();
+        let ended = ended.filter(|(_, taken)| taken.ends_at.is_some_and(|at| at <= self.now));
+        let free: BTreeSet<_> = ended.map(|(key, _)| key.clone()).take(others).collect();
+        let entries = self.old_entries(others);
+        let inbox = self.old_inbox(cutoff, &gone, others);
+        let steps = self.old_steps(cutoff, others);
+        let sagas = self.old_sagas(cutoff, others);
+        let counts = [
+            done.len(),
+            dead.len(),
+            free.len(),
+            entries.len(),
+            inbox.len(),
+            steps.len(),
+            sagas.len(),
+        ];
+        let mut pruned = Pruned {
+            done: done.len() as u64,
+            dead: dead.len() as u64,
             dedupe_keys: free.len() as u64,
-            entries: entries as u64,
-            inbox: (inbox + steps) as u64,
-            sagas: sagas as u64,
-            more: [old.len(), free.len(), entries, inbox, steps, sagas].contains(&limit),
+            entries: entries.len() as u64,
+            inbox: (inbox.len() + steps.len()) as u64,
+            sagas: sagas.len() as u64,
+            more: counts.contains(&limit),
+            audit: None,
+        };
+        if prune.dry_run || pruned.is_empty() {
+            return Ok(pruned);
         }
+        done.iter().chain(&dead).for_each(|(seq, _)| self.remove(*seq));
+        self.dedupe.retain(|key, _| !free.contains(key));
+        self.ledger.retain(|key, _| !entries.contains(key));
+        self.inbox.retain(|had, _| !inbox.contains(had));
+        self.steps.retain(|step, _| !steps.contains(step));
+        self.sagas.retain(|id, _| !sagas.contains(id));
+        self.saga_keys.retain(|_, id| !sagas.contains(id));
+        pruned.audit = Some(self.audit_prune(prune, actor, PruneRecord::of(prune.states, cutoff, &pruned)));
+        Ok(pruned)
+    }
+
+    fn ended(&self, entry: &Entry) -> Ended {
+        Ended {
+            state: entry.state(),
+            finished_at: entry.finished_at,
+            blocks: entry.blocks(),
+            held_by_saga: self.is_held_for_saga(entry),
+        }
+    }
+
+    /// Adds the counts to the row of the run, or writes its row. Returns the row's number.
+    fn audit_prune(&mut self, prune: &Prune, actor: String, record: PruneRecord) -> i64 {
+        let own = self.has(Flaw::AuditRowForEachPrune);
+        let of_run = |line: &&mut AuditEntry| !own && Some(line.n) == prune.audit && line.actor == actor;
+        let run = self.audit.iter_mut().find(of_run);
+        if let Some((line, sum)) = run.and_then(|line| Some((line.n, line.pruned.as_mut()?)))
+            && sum.states == record.states
+        {
+            sum.add(&record);
+            return line;
+        }
+        self.write_audit(About::Store, actor, "prune", excerpt(&prune.note, TEXT_CHARS));
+        let line = self.audit.last_mut();
+        line.map_or(0, |line| {
+            line.pruned = Some(record);
+            line.n
+        })
     }
 
     pub(super) fn audit_of(&self, filter: &AuditFilter) -> Vec<AuditEntry> {

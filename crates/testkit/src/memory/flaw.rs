@@ -37,13 +37,17 @@ pub enum Flaw {
     FlightUnseen,
     /// The receipt of a message that was pruned still stands for others.
     ReceiptsOutlive,
+    /// A prune of done messages removes dead letters too.
+    PruneTakesDead,
+    /// Each call of a prune writes another audit row.
+    AuditRowForEachPrune,
     /// A saga is written over, whoever has changed it meanwhile.
     SagaWithoutVersion,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -61,6 +65,8 @@ impl Flaw {
         Self::LastPauseStands,
         Self::FlightUnseen,
         Self::ReceiptsOutlive,
+        Self::PruneTakesDead,
+        Self::AuditRowForEachPrune,
         Self::SagaWithoutVersion,
     ];
 }

@@ -4,7 +4,7 @@ use posthouse_core::{
     Error, Lease, LeaseToken, MessageId, Settlement, State, Timestamp,
     ledger::{Begin, Begun, Clearance, End, Entry, EntryKey, Fenced, Fingerprint, Hold, Ruling, SOON},
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     MemoryTx,
@@ -111,38 +111,31 @@ impl Tables {
         Ok(!before && open.inbox.insert(had))
     }
 
-    /// Removes entries past their retention, at most so many.
-    pub(super) fn prune_entries(&mut self, limit: usize) -> usize {
+    /// Entries past their retention, at most `limit`.
+    pub(super) fn old_entries(&self, limit: usize) -> BTreeSet<EntryKey> {
         let (now, busy) = (self.now, |key: &EntryKey| {
             self.free(None, &Key::Entry(key.clone())).is_err()
         });
-        let old: Vec<_> = self
-            .ledger
+        self.ledger
             .iter()
             .filter(|(key, entry)| entry.is_expired(now) && !busy(key))
             .map(|(key, _)| key.clone())
             .take(limit)
-            .collect();
-        old.iter().for_each(|key| drop(self.ledger.remove(key)));
-        old.len()
+            .collect()
     }
 }
 
 impl Tables {
-    /// Removes what consumers had so long ago, of messages that nobody can deliver again; at most so many.
-    pub(super) fn prune_inbox(&mut self, older_than: Duration, limit: usize) -> usize {
-        let over = |(had, at): &(&(String, MessageId), &Timestamp)| {
-            at.plus(older_than) <= self.now && !self.ids.contains_key(&had.1)
-        };
-        let old: Vec<_> = self
-            .inbox
-            .iter()
-            .filter(over)
-            .map(|(had, _)| had.clone())
-            .take(limit)
-            .collect();
-        self.inbox.retain(|had, _| !old.contains(had));
-        old.len()
+    /// Inbox rows up to the cutoff whose message is not in this store, or is about to go; at most `limit`.
+    pub(super) fn old_inbox(
+        &self,
+        cutoff: Timestamp,
+        gone: &BTreeSet<MessageId>,
+        limit: usize,
+    ) -> BTreeSet<(String, MessageId)> {
+        let is_here = |id: &MessageId| self.ids.contains_key(id) && !gone.contains(id);
+        let old = self.inbox.iter().filter(|(had, at)| **at <= cutoff && !is_here(&had.1));
+        old.map(|(had, _)| had.clone()).take(limit).collect()
     }
 }
 

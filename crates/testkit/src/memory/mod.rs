@@ -7,9 +7,9 @@
 use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Error, Facts,
-    Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Pruned, Receipt, Relay, RelayView, Renewal,
-    SagaId, Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
-    admin::{LOOKED_AT_MOST, check_deliver_in, check_prune_limit},
+    Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Prune, Pruned, Receipt, Relay, RelayView,
+    Renewal, SagaId, Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
+    admin::{LOOKED_AT_MOST, check_deliver_in},
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Entry, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
@@ -320,8 +320,8 @@ impl Store for Memory {
         Ok(())
     }
 
-    async fn gone(&self, destination: &str, worker: &str, reason: &str) -> Result<(), Error> {
-        Admin::pause(self, destination, worker, reason).await
+    async fn gone(&self, destination: &str, worker: &str, note: &str) -> Result<(), Error> {
+        Admin::pause(self, destination, worker, note).await
     }
 
     async fn begin(&self, ask: &Begin) -> Result<Begun, Error> {
@@ -392,15 +392,9 @@ impl Admin for Memory {
         Ok(self.with(|tables| tables.attempts_of(id)))
     }
 
-    async fn replay(
-        &self,
-        id: MessageId,
-        actor: &str,
-        reason: &str,
-        deliver_in: Option<Duration>,
-    ) -> Result<(), Error> {
+    async fn replay(&self, id: MessageId, actor: &str, note: &str, deliver_in: Option<Duration>) -> Result<(), Error> {
         check_deliver_in(deliver_in)?;
-        self.wait_for(None, |tables| tables.replay(id, actor, reason, deliver_in))
+        self.wait_for(None, |tables| tables.replay(id, actor, note, deliver_in))
             .await?
     }
 
@@ -408,21 +402,20 @@ impl Admin for Memory {
         self.with(|tables| tables.quarantine(id, actor, note))
     }
 
-    async fn cancel(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        self.with(|tables| tables.cancel(id, actor, reason))
+    async fn cancel(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        self.with(|tables| tables.cancel(id, actor, note))
     }
 
-    async fn resolve(&self, id: MessageId, actor: &str, receipt: &str) -> Result<(), Error> {
-        self.with(|tables| tables.resolve(id, actor, receipt))
+    async fn resolve(&self, id: MessageId, actor: &str, note: &str, receipt: &str) -> Result<(), Error> {
+        self.with(|tables| tables.resolve(id, actor, note, receipt))
     }
 
-    async fn discard(&self, id: MessageId, actor: &str, reason: &str) -> Result<(), Error> {
-        self.with(|tables| tables.discard(id, actor, reason))
+    async fn discard(&self, id: MessageId, actor: &str, note: &str) -> Result<(), Error> {
+        self.with(|tables| tables.discard(id, actor, note))
     }
 
-    async fn prune(&self, older_than: Duration, limit: u32) -> Result<Pruned, Error> {
-        check_prune_limit(limit)?;
-        Ok(self.with(|tables| tables.prune(older_than, limit)))
+    async fn prune(&self, prune: &Prune) -> Result<Pruned, Error> {
+        self.with(|tables| tables.prune(prune))
     }
 
     async fn entry(&self, key: &EntryKey) -> Result<Option<EntryView>, Error> {
@@ -460,13 +453,13 @@ impl Admin for Memory {
         Ok(self.with(|tables| tables.pauses()))
     }
 
-    async fn pause(&self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
+    async fn pause(&self, destination: &str, actor: &str, note: &str) -> Result<(), Error> {
         check_destination(destination)?;
-        self.with(|tables| tables.pause(destination, actor, reason))
+        self.with(|tables| tables.pause(destination, actor, note))
     }
 
-    async fn resume(&self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
+    async fn resume(&self, destination: &str, actor: &str, note: &str) -> Result<bool, Error> {
         check_destination(destination)?;
-        self.with(|tables| tables.resume(destination, actor, reason))
+        self.with(|tables| tables.resume(destination, actor, note))
     }
 }

@@ -57,26 +57,26 @@ impl Tables {
         self.pauses.values().cloned().collect()
     }
 
-    pub(super) fn pause(&mut self, destination: &str, actor: &str, reason: &str) -> Result<(), Error> {
-        let (actor, reason) = (checked_actor(actor)?, excerpt(reason, TEXT_CHARS));
+    pub(super) fn pause(&mut self, destination: &str, actor: &str, note: &str) -> Result<(), Error> {
+        let (actor, note) = (checked_actor(actor)?, excerpt(note, TEXT_CHARS));
         let pause = Pause {
             destination: destination.to_owned(),
             at: self.now,
             actor: actor.clone(),
-            reason: reason.clone(),
+            note: note.clone(),
         };
         if self.has(Flaw::LastPauseStands) {
             self.pauses.remove(destination);
         }
         self.pauses.entry(destination.to_owned()).or_insert(pause);
-        self.write_audit(About::Destination(destination), actor, "pause", reason);
+        self.write_audit(About::Destination(destination), actor, "pause", note);
         Ok(())
     }
 
-    pub(super) fn resume(&mut self, destination: &str, actor: &str, reason: &str) -> Result<bool, Error> {
-        let (actor, reason) = (checked_actor(actor)?, excerpt(reason, TEXT_CHARS));
+    pub(super) fn resume(&mut self, destination: &str, actor: &str, note: &str) -> Result<bool, Error> {
+        let (actor, note) = (checked_actor(actor)?, excerpt(note, TEXT_CHARS));
         let paused = self.pauses.remove(destination).is_some();
-        self.write_audit(About::Destination(destination), actor, "resume", reason);
+        self.write_audit(About::Destination(destination), actor, "resume", note);
         self.news = true;
         Ok(paused)
     }

@@ -1,14 +1,14 @@
 //! Sagas: a snapshot that is changed only by who knows its revision, and a log.
 
 use posthouse_core::{
-    Digest, Error, Event, MessageId, SagaId, State, Verdict,
+    Digest, Error, Event, MessageId, SagaId, State, Timestamp, Verdict,
     ledger::check_consumer,
     saga::{
         Beginning, Change, Definition, Doing, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing,
         Start, Started, Undoing, Withdrawal, check_step_key,
     },
 };
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 use super::{
     Flaw, MemoryTx,
@@ -145,9 +145,9 @@ impl Tables {
         for one in &change.withdraw {
             self.withdraw(one.message);
         }
-        if let Some((action, detail)) = &change.audit {
+        if let Some((action, note)) = &change.audit {
             let about = About::Message(MessageId(change.owner.id.0));
-            self.write_audit(about, change.actor.clone(), action, detail.clone());
+            self.write_audit(about, change.actor.clone(), action, note.clone());
         }
         let now = self.now;
         if let Some(saga) = self.sagas.get_mut(&change.owner.id) {
@@ -204,15 +204,11 @@ impl Tables {
         waits && entry.state() == State::Dead && entry.message.kind.is_of_saga()
     }
 
-    /// Removes sagas that ended so long ago, at most so many.
-    pub(super) fn prune_sagas(&mut self, older_than: Duration, limit: usize) -> usize {
-        let now = self.now;
-        let over = |saga: &&Saga| saga.row.finished_at.is_some_and(|at| at.plus(older_than) <= now);
+    /// Sagas that ended at the cutoff or before, at most `limit`.
+    pub(super) fn old_sagas(&self, cutoff: Timestamp, limit: usize) -> BTreeSet<SagaId> {
+        let over = |saga: &&Saga| saga.row.finished_at.is_some_and(|at| at <= cutoff);
         let old = self.sagas.values().filter(over).map(|saga| saga.row.id);
-        let old: Vec<_> = old.take(limit).collect();
-        self.sagas.retain(|id, _| !old.contains(id));
-        self.saga_keys.retain(|_, id| !old.contains(id));
-        old.len()
+        old.take(limit).collect()
     }
 }
 
@@ -222,7 +218,7 @@ fn is_free(entry: &Entry) -> bool {
 }
 
 impl Saga {
-    fn change(&mut self, change: &Change, now: posthouse_core::Timestamp) {
+    fn change(&mut self, change: &Change, now: Timestamp) {
         let (state, reason) = change.snapshot.state();
         let row = &mut self.row;
         (row.state, row.reason, row.paused) = (state, reason, change.snapshot.paused);
@@ -232,7 +228,7 @@ impl Saga {
         self.write_down(&change.log, &change.actor, now);
     }
 
-    fn write_down(&mut self, log: &[posthouse_core::saga::Happened], actor: &str, now: posthouse_core::Timestamp) {
+    fn write_down(&mut self, log: &[posthouse_core::saga::Happened], actor: &str, now: Timestamp) {
         for happened in log {
             self.log.push(LogLine {
                 n: self.log.len() as u64 + 1,
@@ -284,13 +280,10 @@ impl Tables {
         })
     }
 
-    /// Removes what participants heard of so long ago, at most so many.
-    pub(super) fn prune_steps(&mut self, older_than: Duration, limit: usize) -> usize {
-        let now = self.now;
-        let old = self.steps.iter().filter(|(_, (_, at))| at.plus(older_than) <= now);
-        let old: Vec<_> = old.map(|(step, _)| step.clone()).take(limit).collect();
-        self.steps.retain(|step, _| !old.contains(step));
-        old.len()
+    /// Steps that participants heard of at the cutoff or before, at most `limit`.
+    pub(super) fn old_steps(&self, cutoff: Timestamp, limit: usize) -> BTreeSet<(String, String)> {
+        let old = self.steps.iter().filter(|(_, (_, at))| *at <= cutoff);
+        old.map(|(step, _)| step.clone()).take(limit).collect()
     }
 }
 

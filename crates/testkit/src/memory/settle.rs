@@ -256,7 +256,7 @@ impl Tables {
             return Ok(conflict);
         }
         let (about, worker) = (About::Message(lease.id), excerpt(worker, 512));
-        self.write_audit(about, worker, class::CONFLICT, conflict.detail(lease));
+        self.write_audit(about, worker, class::CONFLICT, conflict.note(lease));
         Ok(conflict)
     }
 }

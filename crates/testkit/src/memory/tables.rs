@@ -352,10 +352,11 @@ impl Tables {
         }
     }
 
-    pub fn write_audit(&mut self, about: About<'_>, actor: String, action: &str, detail: String) {
+    pub fn write_audit(&mut self, about: About<'_>, actor: String, action: &str, note: String) {
         let (id, destination) = match about {
             About::Message(id) => (Some(id), None),
             About::Destination(name) => (None, Some(name.to_owned())),
+            About::Store => (None, None),
         };
         self.audit.push(AuditEntry {
             n: self.audit.last().map_or(1, |last| last.n + 1),
@@ -364,7 +365,8 @@ impl Tables {
             action: action.to_owned(),
             id,
             destination,
-            detail,
+            note,
+            pruned: None,
         });
     }
 }
@@ -373,4 +375,5 @@ impl Tables {
 pub(super) enum About<'a> {
     Message(MessageId),
     Destination(&'a str),
+    Store,
 }

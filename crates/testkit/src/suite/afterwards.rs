@@ -296,13 +296,13 @@ pub async fn the_dead_letter_of_a_held_saga_is_not_pruned(fx: &dyn Fixture) {
     let lease = claim_one(&*fx.store().await, "w1").await.lease;
     settle(&*fx.store().await, delivered(&lease)).await;
     fx.advance(DAY).await;
-    assert_eq!(admin.prune(DAY, 1).await.unwrap().messages, 1);
+    assert_eq!(admin.prune(&ended(DAY, 1)).await.unwrap().messages(), 1);
     assert!(admin.find(other).await.unwrap().is_none());
     assert_eq!(state(fx, one.lease.id).await, State::Dead);
     ask(fx, id, Verb::Abandon).await.unwrap();
     fx.advance(DAY).await;
-    let pruned = admin.prune(DAY, 10).await.unwrap();
-    assert_eq!((pruned.messages, pruned.sagas), (1, 1));
+    let pruned = admin.prune(&ended(DAY, 10)).await.unwrap();
+    assert_eq!((pruned.messages(), pruned.sagas), (1, 1));
 }
 
 pub async fn numbers_are_kept_as_they_were(fx: &dyn Fixture) {

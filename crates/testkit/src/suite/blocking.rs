@@ -79,7 +79,7 @@ pub async fn an_expired_head_that_blocks_releases_its_run(fx: &dyn Fixture) {
         assert_eq!((found.state, found.attempts, found.epoch), (State::Pending, 0, 1));
     }
     assert_held(fx, "what ran out").await;
-    fx.admin().await.resolve(ids[0], "op", "seen").await.unwrap();
+    fx.admin().await.resolve(ids[0], "op", "seen", "").await.unwrap();
     assert_next(fx, &["2", "3"]).await;
     assert_sound(fx, &ids).await;
 }
@@ -108,7 +108,7 @@ pub async fn every_death_of_a_holder_blocks(fx: &dyn Fixture) {
 /// An operator says that it was delivered.
 pub async fn resolve_unblocks(fx: &dyn Fixture) {
     let id = blocked(fx).await;
-    fx.admin().await.resolve(id, "op", "seen").await.unwrap();
+    fx.admin().await.resolve(id, "op", "seen", "").await.unwrap();
     assert_next(fx, &["2", "3"]).await;
 }
 
@@ -156,7 +156,7 @@ pub async fn a_replayed_blocker_that_dies_blocks_again(fx: &dyn Fixture) {
         settle_all(&*fx.store().await, &[rejected(&run[0].lease)]).await;
         assert_held(fx, "what died again").await;
     }
-    fx.admin().await.resolve(id, "op", "seen").await.unwrap();
+    fx.admin().await.resolve(id, "op", "seen", "").await.unwrap();
     assert_next(fx, &["2", "3"]).await;
 }
 
@@ -170,7 +170,7 @@ pub async fn blockers_are_dealt_with_one_after_another(fx: &dyn Fixture) {
     assert_eq!(run[0].id, second);
     settle_all(&*fx.store().await, &[rejected(&run[0])]).await;
     assert_held(fx, "the second").await;
-    fx.admin().await.resolve(second, "op", "seen").await.unwrap();
+    fx.admin().await.resolve(second, "op", "seen", "").await.unwrap();
     assert_next(fx, &["3"]).await;
 }
 
@@ -229,7 +229,11 @@ pub async fn a_cancelled_message_that_is_held_does_not_block_again(fx: &dyn Fixt
 /// Declared delivered before it was sent: nobody waits for it.
 pub async fn a_resolved_message_is_stepped_over(fx: &dyn Fixture) {
     let ids = put_all(fx, vec![blocking("1"), blocking("2"), blocking("3")]).await;
-    fx.admin().await.resolve(ids[1], "op", "by telephone").await.unwrap();
+    fx.admin()
+        .await
+        .resolve(ids[1], "op", "by telephone", "")
+        .await
+        .unwrap();
     assert_eq!(drained(fx).await, ["1", "3"]);
     assert_sound(fx, &ids).await;
 }
@@ -285,7 +289,7 @@ pub async fn a_route_makes_a_death_block(fx: &dyn Fixture) {
     settle_all(&*store, &[rejected(&run[0].under(Some(OnDead::Block)))]).await;
     assert!(settle(&*store, delivered(&run[1])).await.is_lost());
     assert_held(fx, "a rejected head").await;
-    fx.admin().await.resolve(ids[0], "op", "seen").await.unwrap();
+    fx.admin().await.resolve(ids[0], "op", "seen", "").await.unwrap();
     assert_next(fx, &["2"]).await;
     // Without a key there is nothing to block.
     let single = put_and_claim(fx, message("single")).await;

@@ -280,7 +280,15 @@ pub async fn an_entry_that_a_message_has_is_not_past_its_time(fx: &dyn Fixture) 
     assert_eq!(entry(fx).await.unwrap().expires_at, None);
     fx.advance(DAY * 40).await;
     assert_busy(fx).await;
-    assert_eq!(fx.admin().await.prune(Duration::ZERO, 100).await.unwrap().entries, 0);
+    assert_eq!(
+        fx.admin()
+            .await
+            .prune(&ended(Duration::ZERO, 100))
+            .await
+            .unwrap()
+            .entries,
+        0
+    );
     assert_busy(fx).await;
 }
 
@@ -580,7 +588,7 @@ pub async fn what_operators_say_is_heard_of(fx: &dyn Fixture) {
     let id = left_to(fx, bound("a")).await;
     admin.quarantine(id, "op", "look at it").await.unwrap();
     assert_busy(fx).await;
-    admin.resolve(id, "op", "bank-4711").await.unwrap();
+    admin.resolve(id, "op", "the bank says so", "bank-4711").await.unwrap();
     let told = Answer::bytes("bank-4711").kept(Keep::default());
     assert_eq!(begin(&*fx.store().await).await, Begun::Replay(told));
     fx.advance(RETENTION).await;
@@ -809,7 +817,7 @@ async fn operated(fx: &dyn Fixture, id: MessageId, verb: usize) -> Result<(), Co
     let told = match verb {
         0 => admin.replay(id, "op", "again", None).await,
         1 => admin.cancel(id, "op", "enough").await,
-        2 => admin.resolve(id, "op", "seen").await,
+        2 => admin.resolve(id, "op", "seen", "").await,
         _ => admin.quarantine(id, "op", "look").await,
     };
     told.map_err(|error| error.code())

@@ -91,7 +91,7 @@ pub async fn messages_in_every_state_are_counted(fx: &dyn Fixture) {
     ];
     let waiting = put_all(fx, waiting.to_vec()).await;
     assert_eq!(counted(fx).await, [5, 3, 2, 4, 3, 1]);
-    admin.resolve(dead[0], "op", "seen").await.unwrap();
+    admin.resolve(dead[0], "op", "seen", "").await.unwrap();
     admin.discard(dead[1], "op", "gone").await.unwrap();
     admin.cancel(held, "op", "given up").await.unwrap();
     admin.quarantine(waiting[0], "op", "hold").await.unwrap();
@@ -100,7 +100,7 @@ pub async fn messages_in_every_state_are_counted(fx: &dyn Fixture) {
     fx.advance(DAY).await;
     assert_eq!(counted(fx).await, [7, 0, 0, 7, 2, 1]);
     fx.advance(DAY).await;
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().messages, 9);
+    assert_eq!(admin.prune(&ended(DAY, 100)).await.unwrap().messages(), 9);
     assert_eq!(counted(fx).await, [7, 0, 0, 0, 0, 1]);
 }
 
@@ -140,7 +140,7 @@ pub async fn blocked_keys_are_counted(fx: &dyn Fixture) {
     put_dead(fx, keyed("passes", "x")).await;
     put_all(fx, line("one", &["2", "3"])).await;
     assert_eq!(counts(fx).await.blocked_keys.value, 3);
-    admin.resolve(one, "op", "seen").await.unwrap();
+    admin.resolve(one, "op", "seen", "").await.unwrap();
     assert_eq!(counts(fx).await.blocked_keys.value, 2);
     admin.cancel(two, "op", "given up").await.unwrap();
     assert_eq!(counts(fx).await.blocked_keys.value, 1);

@@ -230,8 +230,8 @@ pub async fn a_replay_stops_the_lifetime(fx: &dyn Fixture) {
 pub async fn the_key_outlives_the_body(fx: &dyn Fixture) {
     let id = put_done(fx, deduped("42")).await;
     fx.advance(DAY * 2).await;
-    let pruned = fx.admin().await.prune(DAY, 100).await.unwrap();
-    assert_eq!((pruned.messages, pruned.dedupe_keys), (1, 0));
+    let pruned = fx.admin().await.prune(&ended(DAY, 100)).await.unwrap();
+    assert_eq!((pruned.messages(), pruned.dedupe_keys), (1, 0));
     assert_eq!(fx.admin().await.find(id).await.unwrap(), None);
     assert_taken(fx, id, "after the prune").await;
     let other = offer(fx, deduped("43")).await;
@@ -246,8 +246,8 @@ pub async fn prune_removes_keys_whose_lifetime_is_over(fx: &dyn Fixture) {
     fx.advance(DAY * 5).await;
     let young = put_done(fx, message("y").dedupe_key("young")).await;
     fx.advance(DAY * 3).await;
-    let pruned = fx.admin().await.prune(DAY, 100).await.unwrap();
-    assert_eq!((pruned.messages, pruned.dedupe_keys), (2, 1));
+    let pruned = fx.admin().await.prune(&ended(DAY, 100)).await.unwrap();
+    assert_eq!((pruned.messages(), pruned.dedupe_keys), (2, 1));
     let again = offer(fx, message("y").dedupe_key("young")).await.unwrap();
     assert_eq!(again, Enqueued::Duplicate(young));
 }
@@ -266,6 +266,6 @@ pub async fn a_key_that_discard_freed_is_left_to_its_next_owner(fx: &dyn Fixture
     fx.admin().await.discard(id, "op", "never mind").await.unwrap();
     let next = put(fx, deduped("42").delay(DAY * 30)).await;
     fx.advance(DAY * 8).await;
-    fx.admin().await.prune(DAY, 100).await.unwrap();
+    fx.admin().await.prune(&ended(DAY, 100)).await.unwrap();
     assert_taken(fx, next, "while it waits").await;
 }

@@ -79,7 +79,7 @@ pub async fn a_resolved_message(fx: &dyn Fixture) {
     let untried = put(fx, message("x")).await;
     fx.advance(SECOND).await;
     for id in [tried, untried] {
-        fx.admin().await.resolve(id, "op", "seen").await.unwrap();
+        fx.admin().await.resolve(id, "op", "seen", "").await.unwrap();
         let at = Some(fx.now().await);
         assert_eq!(cause(fx, id).await, Cause::Resolved { at });
     }
@@ -276,7 +276,7 @@ pub async fn behind_a_dead_head(fx: &dyn Fixture) {
     let admin = fx.admin().await;
     admin.quarantine(head, "op", "hold").await.unwrap();
     assert_eq!(cause(fx, next).await, behind(State::Quarantined));
-    admin.resolve(head, "op", "seen").await.unwrap();
+    admin.resolve(head, "op", "seen", "").await.unwrap();
     assert_eq!(cause(fx, next).await, Cause::Free);
 }
 
@@ -350,7 +350,7 @@ pub async fn a_paused_destination(fx: &dyn Fixture) {
     let paused = Cause::Paused {
         destination: "shop".into(),
         actor: "ada".into(),
-        reason: "maintenance".into(),
+        note: "maintenance".into(),
     };
     assert_eq!(cause(fx, id).await, paused);
     admin.resume("shop", "ada", "done").await.unwrap();

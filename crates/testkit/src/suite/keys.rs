@@ -185,7 +185,7 @@ pub async fn a_waiting_head_that_is_taken_away_frees_its_key(fx: &dyn Fixture) {
         assert!(store.claim(&ask).await.unwrap().is_empty(), "{key} is held");
         match n {
             0 | 3 => admin.cancel(head, "op", "").await.map(drop),
-            1 | 4 => admin.resolve(head, "op", "").await.map(drop),
+            1 | 4 => admin.resolve(head, "op", "", "").await.map(drop),
             _ => admin.quarantine(head, "op", "").await.map(drop),
         }
         .unwrap();

@@ -512,9 +512,9 @@ pub async fn a_conflict_is_recorded(fx: &dyn Fixture) {
     );
     for part in ["epoch 1", "leased", "w2", "epoch 2"] {
         assert!(
-            audit[0].detail.contains(part),
+            audit[0].note.contains(part),
             "{part:?} is missing in {:?}",
-            audit[0].detail
+            audit[0].note
         );
     }
     assert_eq!(view(fx, stale.id).await, before);

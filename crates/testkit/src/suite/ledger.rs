@@ -602,7 +602,7 @@ pub async fn a_late_holder_reaches_nothing(fx: &dyn Fixture) {
 async fn clean_up(fx: &dyn Fixture) -> u64 {
     fx.admin()
         .await
-        .prune(Duration::from_secs(1), 1000)
+        .prune(&ended(Duration::from_secs(1), 1000))
         .await
         .unwrap()
         .entries
@@ -640,7 +640,7 @@ pub async fn cleaning_up_goes_in_steps(fx: &dyn Fixture) {
     }
     fx.advance(SECOND * 2).await;
     let admin = fx.admin().await;
-    let step = async || admin.prune(Duration::from_secs(1), 4).await.unwrap().entries;
+    let step = async || admin.prune(&ended(Duration::from_secs(1), 4)).await.unwrap().entries;
     assert_eq!([step().await, step().await, step().await, step().await], [4, 4, 2, 0]);
 }
 
@@ -769,18 +769,22 @@ pub async fn the_inbox_is_kept_as_long_as_somebody_may_deliver_again(fx: &dyn Fi
         !first
     });
     fx.advance(DAY).await;
-    assert_eq!(admin.prune(DAY * 2, 10).await.unwrap().inbox, 0);
+    assert_eq!(admin.prune(&ended(DAY * 2, 10)).await.unwrap().inbox, 0);
     put_done(fx, message("43")).await;
-    assert_eq!(admin.prune(DAY, 1).await.unwrap().inbox, 1, "one of each at a time");
+    assert_eq!(
+        admin.prune(&ended(DAY, 1)).await.unwrap().inbox,
+        1,
+        "one of each at a time"
+    );
     // The message went with the same call, or what is elsewhere did; the other one goes with the next.
-    assert_eq!(admin.prune(DAY, 10).await.unwrap().inbox, 1);
+    assert_eq!(admin.prune(&ended(DAY, 10)).await.unwrap().inbox, 1);
     assert!(!had(here).await && !had(elsewhere).await);
     let alive = put(fx, message("44")).await;
     let mut tx = fx.begin().await;
     assert!(tx.once("mailer", alive).await.unwrap());
     tx.commit().await.unwrap();
     fx.advance(DAY * 2).await;
-    assert_eq!(admin.prune(DAY, 10).await.unwrap().inbox, 0);
+    assert_eq!(admin.prune(&ended(DAY, 10)).await.unwrap().inbox, 0);
     assert!(had(alive).await);
 }
 

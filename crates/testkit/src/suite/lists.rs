@@ -41,7 +41,7 @@ impl Zoo {
         admin.quarantine(quarantined, "op", "hold").await.unwrap();
         fx.advance(SECOND).await;
         let resolved = put_dead(fx, message("resolved").tenant("acme")).await;
-        admin.resolve(resolved, "op", "seen").await.unwrap();
+        admin.resolve(resolved, "op", "seen", "").await.unwrap();
         fx.advance(SECOND).await;
         let leased = put_and_claim(fx, message("leased").tenant("acme")).await.id;
         fx.advance(SECOND).await;

@@ -447,6 +447,14 @@ macro_rules! __cases {
                 the_audit_is_paged_without_gaps
                 the_audit_has_a_limit_of_its_own
                 the_audit_of_destinations
+                prune_leaves_dead_letters_unless_asked
+                prune_of_dead_letters_removes_nothing_else
+                prune_of_dead_letters_goes_on_until_there_is_no_more
+                dry_run_of_a_prune_counts_and_changes_nothing
+                prune_writes_one_audit_row_with_its_counts
+                prune_that_removes_nothing_writes_no_audit
+                prune_without_an_actor_is_refused
+                resolve_keeps_note_and_receipt
             }
             explain {
                 a_free_message

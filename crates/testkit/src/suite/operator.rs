@@ -24,7 +24,7 @@ impl Act for Arc<dyn Admin> {
             "replay" => self.replay(id, actor, why, None).await,
             "quarantine" => self.quarantine(id, actor, why).await,
             "cancel" => self.cancel(id, actor, why).await,
-            "resolve" => self.resolve(id, actor, why).await,
+            "resolve" => self.resolve(id, actor, why, "").await,
             "discard" => self.discard(id, actor, why).await,
             other => panic!("there is no verb {other}"),
         }
@@ -144,9 +144,9 @@ pub async fn every_change_is_in_the_audit(fx: &dyn Fixture) {
         );
     }
     let other = put(fx, message("43")).await;
-    admin.resolve(other, "bob", "seen in the log").await.unwrap();
+    admin.resolve(other, "bob", "seen in the log", "").await.unwrap();
     let found = admin.audit(&AuditFilter::of(id)).await.unwrap();
-    let lines: Vec<_> = found.into_iter().map(|a| (a.at, a.actor, a.action, a.detail)).collect();
+    let lines: Vec<_> = found.into_iter().map(|a| (a.at, a.actor, a.action, a.note)).collect();
     assert_eq!(lines, expected);
     let two = AuditFilter {
         limit: 2,
@@ -155,7 +155,7 @@ pub async fn every_change_is_in_the_audit(fx: &dyn Fixture) {
     let newest = admin.audit(&two).await.unwrap();
     let ids: Vec<_> = newest.iter().map(|a| (a.id, a.action.as_str())).collect();
     assert_eq!(ids, [(Some(other), "resolve"), (Some(id), "discard")]);
-    assert_eq!(newest[0].detail, "seen in the log");
+    assert_eq!(newest[0].note, "seen in the log");
 }
 
 /// Whatever a person or a script types is recorded, cleaned and cut.
@@ -166,7 +166,7 @@ pub async fn any_operator_text_can_be_recorded(fx: &dyn Fixture) {
     admin.quarantine(id, &raw, &raw).await.unwrap();
     let clean = posthouse_core::text::excerpt(&raw, 512);
     let audit = admin.audit(&AuditFilter::of(id)).await.unwrap();
-    assert_eq!((&audit[0].actor, &audit[0].detail), (&clean, &clean));
+    assert_eq!((&audit[0].actor, &audit[0].note), (&clean, &clean));
     assert_eq!(view(fx, id).await.note, Some(clean));
 }
 
@@ -319,7 +319,11 @@ pub async fn a_quarantined_message_waits_for_its_operator(fx: &dyn Fixture) {
 pub async fn a_resolved_message_is_done_without_an_attempt(fx: &dyn Fixture) {
     let id = put(fx, message("42")).await;
     fx.advance(SECOND).await;
-    fx.admin().await.resolve(id, "op", "seen in their log").await.unwrap();
+    fx.admin()
+        .await
+        .resolve(id, "op", "seen in their log", "")
+        .await
+        .unwrap();
     let found = view(fx, id).await;
     assert_eq!((found.state, found.finished_at), (State::Done, Some(fx.now().await)));
     assert!(fx.admin().await.attempts(id).await.unwrap().is_empty());
@@ -363,8 +367,8 @@ pub async fn prune_removes_only_what_ended_long_ago(fx: &dyn Fixture) {
     let young = put_done(fx, message("young")).await;
     let leased = put_and_claim(fx, message("leased")).await.id;
     fx.advance(SECOND).await;
-    let pruned = admin.prune(DAY * 9, 100).await.unwrap();
-    assert_eq!(pruned.messages, 3);
+    let pruned = admin.prune(&ended(DAY * 9, 100)).await.unwrap();
+    assert_eq!(pruned.messages(), 3);
     for gone in old.into_iter().chain([cancelled]) {
         assert_eq!(admin.find(gone).await.unwrap(), None);
         assert!(admin.attempts(gone).await.unwrap().is_empty());
@@ -388,8 +392,8 @@ pub async fn prune_removes_at_most_its_limit(fx: &dyn Fixture) {
     fx.advance(DAY * 30).await;
     let mut removed = Vec::new();
     for _ in 0..4 {
-        let pruned = fx.admin().await.prune(DAY, 2).await.unwrap();
-        removed.push((pruned.messages, pruned.dedupe_keys));
+        let pruned = fx.admin().await.prune(&ended(DAY, 2)).await.unwrap();
+        removed.push((pruned.messages(), pruned.dedupe_keys));
     }
     assert_eq!(removed, [(2, 2), (2, 2), (1, 1), (0, 0)]);
 }
@@ -409,9 +413,9 @@ pub async fn prune_until_it_is_done_leaves_nothing_behind(fx: &dyn Fixture) {
     for round in 0..2 {
         let (mut removed, mut calls) = (0, 0);
         loop {
-            let pruned = admin.prune(DAY, 2).await.unwrap();
-            assert!(pruned.messages <= 2);
-            removed += pruned.messages;
+            let pruned = admin.prune(&ended(DAY, 2)).await.unwrap();
+            assert!(pruned.messages() <= 2);
+            removed += pruned.messages();
             calls += 1;
             assert!(calls < 50, "round {round}: it does not end");
             if !pruned.more {
@@ -435,13 +439,16 @@ pub async fn prune_until_it_is_done_leaves_nothing_behind(fx: &dyn Fixture) {
 pub async fn prune_with_any_age_is_answered(fx: &dyn Fixture) {
     put_done(fx, message("42")).await;
     let admin = fx.admin().await;
-    assert_eq!(admin.prune(Duration::MAX, 100).await.unwrap().messages, 0);
-    assert_eq!(admin.prune(Duration::ZERO, u32::MAX).await.unwrap().messages, 1);
+    assert_eq!(admin.prune(&ended(Duration::MAX, 100)).await.unwrap().messages(), 0);
+    assert_eq!(
+        admin.prune(&ended(Duration::ZERO, u32::MAX)).await.unwrap().messages(),
+        1
+    );
 }
 
 /// A caller that goes on until there is no more would go on for ever.
 pub async fn prune_of_at_most_nothing_is_refused(fx: &dyn Fixture) {
-    let refused = fx.admin().await.prune(Duration::ZERO, 0).await.unwrap_err();
+    let refused = fx.admin().await.prune(&ended(Duration::ZERO, 0)).await.unwrap_err();
     let Error::Invalid(invalid) = refused else {
         panic!("{refused:?}");
     };
@@ -455,11 +462,11 @@ pub async fn a_dead_message_that_blocks_its_key_is_not_pruned(fx: &dyn Fixture) 
     let next = put(fx, keyed("k", "2")).await;
     fx.advance(DAY * 30).await;
     let admin = fx.admin().await;
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().messages, 1);
+    assert_eq!(admin.prune(&ended(DAY, 100)).await.unwrap().messages(), 1);
     assert_eq!(admin.find(passing).await.unwrap(), None);
     assert_eq!(state(fx, blocking).await, State::Dead);
     assert!(claim(&*fx.store().await, "w1", 10).await.is_empty());
-    admin.resolve(blocking, "op", "done by hand").await.unwrap();
+    admin.resolve(blocking, "op", "done by hand", "").await.unwrap();
     assert_eq!(claim_one(&*fx.store().await, "w1").await.lease.id, next);
 }
 

@@ -74,8 +74,8 @@ pub async fn what_participants_remember_is_pruned(fx: &dyn Fixture) {
     undoing(fx, "l").await;
     fx.advance(DAY).await;
     let admin = fx.admin().await;
-    assert_eq!(admin.prune(DAY * 2, 100).await.unwrap().inbox, 0);
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().inbox, 2);
+    assert_eq!(admin.prune(&ended(DAY * 2, 100)).await.unwrap().inbox, 0);
+    assert_eq!(admin.prune(&ended(DAY, 100)).await.unwrap().inbox, 2);
     assert_eq!(doing(fx, "l").await, Doing::First);
     let mut tx = fx.begin().await;
     assert_eq!(field(tx.do_once("", "k").await), "consumer");
@@ -89,7 +89,7 @@ pub async fn what_was_undone_is_remembered_from_then_on(fx: &dyn Fixture) {
     fx.advance(DAY).await;
     assert_eq!(undoing(fx, "k").await, Undoing::Now);
     fx.advance(DAY).await;
-    assert_eq!(fx.admin().await.prune(DAY * 2, 100).await.unwrap().inbox, 0);
+    assert_eq!(fx.admin().await.prune(&ended(DAY * 2, 100)).await.unwrap().inbox, 0);
     assert_eq!(doing(fx, "k").await, Doing::Undone);
-    assert_eq!(fx.admin().await.prune(DAY, 100).await.unwrap().inbox, 1);
+    assert_eq!(fx.admin().await.prune(&ended(DAY, 100)).await.unwrap().inbox, 1);
 }

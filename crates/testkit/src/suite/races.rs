@@ -336,7 +336,7 @@ pub async fn an_unblocked_key_is_claimed_once(fx: &dyn Fixture) {
         let admin = &operator;
         let (taken, opened) = tokio::join!(at_once(relays), async move {
             match round % 3 {
-                0 => admin.resolve(head, "op", "seen").await,
+                0 => admin.resolve(head, "op", "seen", "").await,
                 1 => admin.discard(head, "op", "gone").await,
                 _ => admin.replay(head, "op", "again", None).await,
             }
@@ -365,7 +365,7 @@ pub async fn of_prune_and_replay_one_wins(fx: &dyn Fixture) {
     let pruning = tokio::spawn(async move {
         let mut pruned = 0;
         for _ in 0..8 {
-            pruned += pruner.prune(DAY, 2).await.unwrap().messages;
+            pruned += pruner.prune(&ended(DAY, 2)).await.unwrap().messages();
             tokio::task::yield_now().await;
         }
         pruned
@@ -521,7 +521,7 @@ async fn settle_against(fx: &dyn Fixture, cancel: bool) {
             "round {round}"
         );
         if expected == State::Pending {
-            admin.resolve(id, "op", "out of the way").await.unwrap();
+            admin.resolve(id, "op", "not needed", "").await.unwrap();
         }
         ids.push(id);
     }

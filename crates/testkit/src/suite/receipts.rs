@@ -210,10 +210,10 @@ pub async fn a_receipt_goes_with_its_message(fx: &dyn Fixture) {
     kept(fx, message("a"), Some("second")).await;
     assert_eq!(earlier(fx, effect).await, receipt("first"));
     let admin = fx.admin().await;
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().messages, 1);
+    assert_eq!(admin.prune(&ended(DAY, 100)).await.unwrap().messages(), 1);
     assert_eq!(earlier(fx, effect).await, receipt("second"));
     fx.advance(DAY).await;
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().messages, 1);
+    assert_eq!(admin.prune(&ended(DAY, 100)).await.unwrap().messages(), 1);
     assert_eq!(earlier(fx, effect).await, None);
 }
 
@@ -224,7 +224,7 @@ pub async fn a_duplicate_prolongs_nothing(fx: &dyn Fixture) {
     let (twin, _) = granted(fx, message("a")).await;
     let settlement = Settlement::duplicate(&twin.lease, Some("r")).keeping(effect);
     assert!(settle(&*fx.store().await, settlement).await.is_settled());
-    assert_eq!(fx.admin().await.prune(DAY, 100).await.unwrap().messages, 1);
+    assert_eq!(fx.admin().await.prune(&ended(DAY, 100)).await.unwrap().messages(), 1);
     assert_eq!(earlier(fx, effect).await, None);
 }
 

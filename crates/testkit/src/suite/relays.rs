@@ -154,11 +154,11 @@ pub async fn a_pause_is_told_to_every_relay(fx: &dyn Fixture) {
     let at = fx.now().await;
     fx.advance(SECOND).await;
     admin.pause("bank", "bob", "").await.unwrap();
-    let pause = |destination: &str, at, actor: &str, reason: &str| Pause {
+    let pause = |destination: &str, at, actor: &str, note: &str| Pause {
         destination: destination.into(),
         at,
         actor: actor.into(),
-        reason: reason.into(),
+        note: note.into(),
     };
     let bank = pause("bank", fx.now().await, "bob", "");
     let shop = pause("shop", at, "ada", "maintenance");
@@ -224,10 +224,10 @@ pub async fn any_reason_of_a_pause_can_be_recorded(fx: &dyn Fixture) {
     let clean = posthouse_core::text::excerpt(&raw, 512);
     let pause = admin.pauses().await.unwrap().remove(0);
     assert_eq!(pause.destination, "sh'op\";--");
-    assert_eq!((&pause.actor, &pause.reason), (&clean, &clean));
+    assert_eq!((&pause.actor, &pause.note), (&clean, &clean));
     assert!(admin.resume("sh'op\";--", &raw, &raw).await.unwrap());
     let line = admin.audit(&AuditFilter::default()).await.unwrap().remove(0);
-    assert_eq!((&line.actor, &line.detail), (&clean, &clean));
+    assert_eq!((&line.actor, &line.note), (&clean, &clean));
 }
 
 /// What live relays send to, and what is paused, each with its worst news.

@@ -595,7 +595,7 @@ pub async fn verbs_of_messages_do_not_apply_to_sagas(fx: &dyn Fixture) {
     };
     refused(admin.quarantine(message, "ann", "").await, "quarantine");
     refused(admin.cancel(message, "ann", "").await, "cancel");
-    refused(admin.resolve(message, "ann", "").await, "resolve");
+    refused(admin.resolve(message, "ann", "", "").await, "resolve");
     assert_unchanged(fx, &before, "a verb that does not apply").await;
     next(fx, "fn:one").await;
     expire(fx).await;
@@ -618,7 +618,7 @@ pub async fn verbs_of_sagas_are_in_the_audit_and_in_the_log(fx: &dyn Fixture) {
     let lines: Vec<_> = audit
         .iter()
         .rev()
-        .map(|line| (line.action.as_str(), line.actor.as_str(), line.detail.as_str()))
+        .map(|line| (line.action.as_str(), line.actor.as_str(), line.note.as_str()))
         .collect();
     assert_eq!(
         lines,
@@ -756,8 +756,8 @@ pub async fn sagas_that_are_over_are_pruned(fx: &dyn Fixture) {
     let live = started(fx, &naive(), "l").await;
     fx.advance(DAY).await;
     let admin = fx.admin().await;
-    assert_eq!(admin.prune(DAY * 2, 100).await.unwrap().sagas, 0);
-    assert_eq!(admin.prune(DAY, 100).await.unwrap().sagas, 1);
+    assert_eq!(admin.prune(&ended(DAY * 2, 100)).await.unwrap().sagas, 0);
+    assert_eq!(admin.prune(&ended(DAY, 100)).await.unwrap().sagas, 1);
     let found = fx.store().await.load_sagas(&[over, live]).await.unwrap();
     assert!(found[0].as_ref().unwrap().is_none() && found[1].as_ref().unwrap().is_some());
     assert!(admin.saga_log(over, 0, 10).await.is_err());
@@ -921,7 +921,7 @@ pub async fn a_message_whose_saga_is_gone_does_no_harm(fx: &dyn Fixture) {
     next(fx, "fn:one").await;
     ask(fx, id, Verb::Abandon).await.unwrap();
     fx.advance(DAY).await;
-    assert_eq!(fx.admin().await.prune(DAY, 100).await.unwrap().sagas, 1);
+    assert_eq!(fx.admin().await.prune(&ended(DAY, 100)).await.unwrap().sagas, 1);
     // Nobody reported, and nobody is there to be told; others are taken back all the same.
     let other = put(fx, message("other")).await;
     assert_eq!(claim_one(&*fx.store().await, "w2").await.lease.id, other);

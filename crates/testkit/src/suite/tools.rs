@@ -1,8 +1,8 @@
 //! Small steps that cases are told in.
 
 use posthouse_core::{
-    Claim, Claimed, Enqueued, Error, Filter, Lease, Message, MessageId, MessageView, Outcome, RetryPolicy, Settlement,
-    State, Store, Verdict,
+    Claim, Claimed, Enqueued, Error, Filter, Lease, Message, MessageId, MessageView, Outcome, Prune, PruneStates,
+    RetryPolicy, Settlement, State, Store, Verdict,
 };
 use std::{future::Future, pin::Pin, task::Poll, time::Duration};
 use tokio::task::JoinHandle;
@@ -18,6 +18,11 @@ pub const SECOND: Duration = Duration::from_secs(1);
 
 /// A day.
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A prune of all that ended longer ago than this, done or dead.
+pub fn ended(older_than: Duration, limit: u32) -> Prune {
+    Prune::done(older_than, limit, "op").states(PruneStates::All)
+}
 
 /// A small message.
 pub fn message(body: &str) -> Message {

@@ -188,7 +188,7 @@ async fn takeover(place: &Place, url: &str, say: &mut impl FnMut(String)) -> Res
     frozen.stop().await?;
     let after = (place.find(id).await?, place.attempts(id).await?);
     must("what is known of it", &after, &before)?;
-    say(format!("   audit: {}  {}  {}", entry.actor, entry.action, entry.detail));
+    say(format!("   audit: {}  {}  {}", entry.actor, entry.action, entry.note));
     say("   -> its lease is lost: that is on record, and nothing else changed. Two requests, one memory".into());
     Ok(())
 }

@@ -352,15 +352,15 @@ fn destinations(destinations: &[DestinationView]) -> Vec<Finding> {
     for one in destinations {
         let name = &one.name;
         if let Some(pause) = &one.paused {
-            let why = if pause.reason.is_empty() {
+            let why = if pause.note.is_empty() {
                 String::new()
             } else {
-                format!(" ({})", pause.reason)
+                format!(" ({})", pause.note)
             };
             found.push(Finding::warn(
                 "destinations",
                 format!("{name} was paused by {}{why}", pause.actor),
-                format!("when it may go on: posthouse destinations resume {name}"),
+                format!("when it may go on: posthouse destinations resume {name} --note TEXT"),
             ));
         } else if one.breaker == Breaker::Open {
             found.push(Finding::warn(

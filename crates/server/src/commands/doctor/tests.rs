@@ -341,11 +341,14 @@ fn destinations_that_get_nothing_are_named() {
             destination: "shop".to_owned(),
             at: NOW,
             actor: "anna".to_owned(),
-            reason: "moves".to_owned(),
+            note: "moves".to_owned(),
         });
     });
     assert_eq!(found, "shop was paused by anna (moves)");
-    assert!(todo.ends_with("posthouse destinations resume shop"), "{todo}");
+    assert!(
+        todo.ends_with("posthouse destinations resume shop --note TEXT"),
+        "{todo}"
+    );
     let (found, _) = one("destinations", |facts| facts.destinations[0].breaker = Breaker::Open);
     assert!(found.starts_with("shop fails so often"), "{found}");
 }

@@ -16,8 +16,8 @@ fn nothing_is_the_defaults() {
     assert_eq!(config.outbox.lease, Duration::from_secs(15));
     assert_eq!(config.outbox.grace, Duration::from_secs(25));
     assert_eq!(
-        (config.retention.ended, config.retention.dedupe),
-        (None, Some(Duration::from_secs(7 * 86_400)))
+        (config.retention.ended, config.retention.dead, config.retention.dedupe),
+        (None, None, Some(Duration::from_secs(7 * 86_400)))
     );
     assert!(config.admin.bind.is_some_and(|address| address.ip().is_loopback()));
     assert!(config.routes.is_empty() && config.explicit.http.is_empty() && config.breaker.enabled);

@@ -54,6 +54,7 @@ fn variables_take_every_type() {
         ("POSTHOUSE_STORE__NAMESPACES", "[\"a\", \"b\"]"),
         ("POSTHOUSE_RETENTION__DEDUPE_DAYS", "never"),
         ("POSTHOUSE_RETENTION__ENDED_DAYS", "30"),
+        ("POSTHOUSE_RETENTION__DEAD_DAYS", "365"),
         ("POSTHOUSE_LOG__FORMAT", "json"),
         ("POSTHOUSE_BREAKER__ENABLED", "false"),
     ]);
@@ -65,8 +66,12 @@ fn variables_take_every_type() {
     assert_eq!(config.tenants.weights.get("acme"), Some(&3));
     assert_eq!(config.stores[0].namespaces, ["a", "b"]);
     assert_eq!(
-        (config.retention.dedupe, config.retention.ended),
-        (None, Some(Duration::from_secs(30 * 86_400)))
+        (config.retention.dedupe, config.retention.ended, config.retention.dead),
+        (
+            None,
+            Some(Duration::from_secs(30 * 86_400)),
+            Some(Duration::from_secs(365 * 86_400))
+        )
     );
     assert!(config.log.json && !config.breaker.enabled);
 }
