@@ -212,10 +212,6 @@ impl Fill {
             let settlement = if claimed.deliver_within.is_some() {
                 Settlement::lapsed(&claimed.lease)
             } else {
-                let budget = RetryPolicy {
-                    max_attempts: claimed.lease.standing.max_attempts,
-                    ..policy.clone()
-                };
                 let outcome = match end(&claimed) {
                     Outcome::Reject { .. } if rare > 0 => {
                         rare -= 1;
@@ -223,7 +219,7 @@ impl Fill {
                     }
                     common => common,
                 };
-                Settlement::of(&claimed.lease, outcome, &budget, 0.5)
+                Settlement::of(&claimed.lease, outcome, &policy, 0.5)
             };
             batch.push(settlement);
         }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{
     Attempt, AttemptOutcome, DeadReason, MessageId, MessageView, State, Timestamp,
-    presence::{Breaker, Pause, RelayView},
+    presence::{Breaker, Pause, RelayView, budget},
     topic::shown,
 };
 
@@ -230,7 +230,7 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
             Cause::BackedOff {
                 due_at,
                 attempts: m.attempts,
-                max_attempts: m.max_attempts,
+                max_attempts: budget(m, &facts.relays),
                 error: error(),
             }
         });
@@ -556,6 +556,7 @@ mod tests {
                 routes: vec![Route {
                     topic: "orders".into(),
                     destinations: vec!["shop".into()],
+                    ..Route::default()
                 }],
                 destinations: vec![Health {
                     destination: "shop".into(),
@@ -760,6 +761,40 @@ mod tests {
                 error: Some("answered 422: card declined".into()),
             },
         ]
+    }
+
+    #[test]
+    fn the_budget_that_will_be_applied_is_explained() {
+        let failed = MessageView {
+            attempts: 1,
+            max_attempts: 2,
+            due_at: Some(later()),
+            ..message(State::Pending)
+        };
+        let told = |facts: &Facts| match explain(facts).remove(0) {
+            Cause::BackedOff { max_attempts, .. } => max_attempts,
+            other => panic!("{other:?}"),
+        };
+        let mut facts = facts(failed);
+        assert_eq!(told(&facts), 2, "the message's own");
+        facts.relays[0].relay.routes[0].max_attempts = Some(5);
+        assert_eq!(told(&facts), 5, "the route's");
+        facts.relays[0].live = false;
+        assert_eq!(told(&facts), 2, "of a relay that is gone");
+        facts.relays[0].live = true;
+        let ended = |state| {
+            budget(
+                &MessageView {
+                    state,
+                    ..facts.message.clone()
+                },
+                &facts.relays,
+            )
+        };
+        assert_eq!(
+            (ended(State::Leased), ended(State::Dead), ended(State::Done)),
+            (5, 2, 2)
+        );
     }
 
     /// The guide has a row for each, in these words, and no other.

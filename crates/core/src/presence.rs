@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
-    Invalid, Limits, Timestamp,
+    Invalid, Limits, MessageView, State, Timestamp,
     message::{check_name, check_optional_name, check_text},
     topic::{TopicPattern, shown},
 };
@@ -32,12 +32,15 @@ pub struct Relay {
 }
 
 /// Where messages of some topics go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The topics, as a [`TopicPattern`].
     pub topic: String,
     /// The names of the destinations.
     pub destinations: Vec<String>,
+    /// The attempt budget that the route sets; without one each message's own applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
 }
 
 /// How a destination is, as one relay sees it.
@@ -118,18 +121,21 @@ impl Relay {
 
     /// The destinations of a topic in a namespace: nothing when this relay does not serve it.
     pub fn serves(&self, namespace: &str, topic: &str) -> Option<&[String]> {
-        if !self.namespaces.is_empty() && !self.namespaces.iter().any(|n| n == namespace) {
-            return None;
-        }
         // It goes to nobody: each relay tells the saga that its time has come.
-        if topic == crate::saga::TIMER_TOPIC {
+        if topic == crate::saga::TIMER_TOPIC && self.is_of(namespace) {
             return Some(&[]);
         }
-        let route = self
-            .routes
-            .iter()
-            .find(|r| TopicPattern::parse(&r.topic).is_ok_and(|p| p.matches(topic)))?;
-        Some(&route.destinations)
+        self.route(namespace, topic).map(|route| &*route.destinations)
+    }
+
+    /// The route that serves a topic in a namespace.
+    fn route(&self, namespace: &str, topic: &str) -> Option<&Route> {
+        let matches = |route: &&Route| TopicPattern::parse(&route.topic).is_ok_and(|p| p.matches(topic));
+        self.routes.iter().find(matches).filter(|_| self.is_of(namespace))
+    }
+
+    fn is_of(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.iter().any(|n| n == namespace)
     }
 
     /// How a destination is. One that it says nothing about is well.
@@ -141,6 +147,18 @@ impl Relay {
             limited: false,
         })
     }
+}
+
+/// The attempt budget that the next settlement of a message applies: that of its route on the first live relay that serves it, if the
+/// route sets one, else the message's own. Ended messages, and those of sagas, keep theirs.
+pub fn budget(message: &MessageView, relays: &[RelayView]) -> u32 {
+    let goes_on = matches!(message.state, State::Pending | State::Leased) && !message.kind.is_of_saga();
+    let serving = relays.iter().filter(|view| goes_on && view.live);
+    let mut routes = serving.filter_map(|view| view.relay.route(&message.namespace, &message.topic));
+    let route = routes.next();
+    route
+        .and_then(|route| route.max_attempts)
+        .unwrap_or(message.max_attempts)
 }
 
 /// A destination that an operator has stopped sending to.
@@ -225,6 +243,7 @@ mod tests {
                     .map(|(topic, to)| Route {
                         topic: (*topic).into(),
                         destinations: to.iter().map(|d| (*d).to_owned()).collect(),
+                        ..Route::default()
                     })
                     .collect(),
                 destinations: ill

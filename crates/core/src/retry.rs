@@ -5,8 +5,9 @@ use std::time::Duration;
 /// How often and how soon a message is tried again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// Leases in all; the failure of the last one is dead.
-    pub max_attempts: u32,
+    /// The attempt budget: leases in all; the failure of the last one is dead. None: the message's own budget applies, which its
+    /// producer set, or else the store's default ([`StoreSettings::max_attempts`](crate::StoreSettings)).
+    pub max_attempts: Option<u32>,
     /// The wait after each failure.
     pub backoff: Backoff,
     /// A destination's own wish (`Retry-After`) is honoured up to this.
@@ -33,10 +34,27 @@ pub enum Backoff {
     Table(Vec<Duration>),
 }
 
-/// 12 attempts, with waits that double from half a second up to five minutes.
+/// The message's own budget, with waits that double from half a second up to five minutes.
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self::exponential(12, Duration::from_millis(500), Duration::from_secs(300))
+        Self {
+            max_attempts: None,
+            backoff: Backoff::doubling(Duration::from_millis(500), Duration::from_secs(300)),
+            longest_wish: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl Backoff {
+    /// Waits that double from `base` up to `cap`, with 30 % jitter.
+    pub const fn doubling(base: Duration, cap: Duration) -> Self {
+        Self::Exponential {
+            base,
+            factor: 2.0,
+            cap,
+            jitter: 0.3,
+            floor: Duration::from_millis(1),
+        }
     }
 }
 
@@ -44,7 +62,7 @@ impl RetryPolicy {
     /// The waits as listed, without jitter; the last one repeats.
     pub fn table(max_attempts: u32, waits: impl IntoIterator<Item = Duration>) -> Self {
         Self {
-            max_attempts,
+            max_attempts: Some(max_attempts),
             backoff: Backoff::Table(waits.into_iter().collect()),
             ..Self::default()
         }
@@ -53,16 +71,16 @@ impl RetryPolicy {
     /// Waits that double from `base` up to `cap`, with the usual jitter.
     pub fn exponential(max_attempts: u32, base: Duration, cap: Duration) -> Self {
         Self {
-            max_attempts,
-            backoff: Backoff::Exponential {
-                base,
-                factor: 2.0,
-                cap,
-                jitter: 0.3,
-                floor: Duration::from_millis(1),
-            },
-            longest_wish: Duration::from_secs(3600),
+            max_attempts: Some(max_attempts),
+            backoff: Backoff::doubling(base, cap),
+            ..Self::default()
         }
+    }
+
+    /// The budget that applies to a message stamped with `stamped`: this policy's where it sets one, else the message's own. A budget
+    /// of 0 counts as 1.
+    pub fn budget(&self, stamped: u32) -> u32 {
+        self.max_attempts.unwrap_or(stamped).max(1)
     }
 
     /// The wait after the failure of attempt `n` (from 1). `roll` is the chance, from 0 to 1.
@@ -113,7 +131,6 @@ mod tests {
             floor: secs(1),
         };
         RetryPolicy {
-            max_attempts: 12,
             backoff,
             ..RetryPolicy::default()
         }
@@ -159,6 +176,13 @@ mod tests {
                 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128_000, 256_000, 300_000, 300_000
             ]
         );
+    }
+
+    #[test]
+    fn a_policy_without_a_budget_keeps_the_messages_own() {
+        assert_eq!(RetryPolicy::default().budget(2), 2);
+        assert_eq!(RetryPolicy::table(5, []).budget(2), 5);
+        assert_eq!(RetryPolicy::table(0, []).budget(7), 1);
     }
 
     #[test]

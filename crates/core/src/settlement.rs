@@ -50,10 +50,10 @@ pub enum Next {
 impl Settlement {
     /// What a transport answered, under the route's retry rule. `roll` is the chance for the jitter, from 0 to 1.
     ///
-    /// The route's attempt budget replaces the one the message was stamped with; a budget of none is one.
+    /// An attempt budget that the policy sets replaces the one the message was stamped with; without one the stamped budget stays.
     pub fn of(lease: &Lease, outcome: Outcome, policy: &RetryPolicy, roll: f64) -> Self {
         let standing = Standing {
-            max_attempts: policy.max_attempts.max(1),
+            max_attempts: policy.budget(lease.standing.max_attempts),
             ..lease.standing
         };
         let mut told = None;
@@ -386,7 +386,7 @@ mod tests {
             error: "y".into(),
         };
         let generous = RetryPolicy {
-            max_attempts: 9,
+            max_attempts: Some(9),
             ..RetryPolicy::default()
         };
         assert!(matches!(
@@ -394,7 +394,7 @@ mod tests {
             Next::Pending(_)
         ));
         let strict = RetryPolicy {
-            max_attempts: 1,
+            max_attempts: Some(1),
             ..RetryPolicy::default()
         };
         assert_eq!(
@@ -404,9 +404,18 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_without_a_budget_keeps_the_stamped_one() {
+        let policy = RetryPolicy::default();
+        let step = |attempts| Settlement::of(&lease(attempts), Outcome::retry("x", "y"), &policy, 0.5);
+        assert!(matches!(step(2).next(), Next::Pending(_)));
+        assert_eq!(step(3).next(), Next::Dead(DeadReason::Exhausted));
+        assert_eq!(step(1).step.standing.max_attempts, 3);
+    }
+
+    #[test]
     fn a_budget_of_none_is_one() {
         let none = RetryPolicy {
-            max_attempts: 0,
+            max_attempts: Some(0),
             ..RetryPolicy::default()
         };
         let failed = Outcome::Retry {

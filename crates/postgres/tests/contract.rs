@@ -626,6 +626,33 @@ async fn counts_are_guessed_without_statistics() {
     }
 }
 
+/// A worker in plain SQL goes on after a relay, and both keep to the producer's budget.
+#[tokio::test]
+async fn a_worker_in_sql_and_a_relay_keep_to_the_messages_budget() {
+    let fx = PostgresFixture::new().await;
+    let id = fx.one("SELECT posthouse.enqueue('t', '1', max_attempts => 2)").await;
+    let store = fx.store().await;
+    let claimed = store.claim(&Claim::new("r", 1, Duration::from_secs(30))).await.unwrap();
+    let policy = RetryPolicy {
+        backoff: posthouse_core::Backoff::Table(vec![Duration::ZERO]),
+        ..RetryPolicy::default()
+    };
+    let failed = Settlement::of(
+        &claimed[0].lease,
+        posthouse_core::Outcome::retry("c", "e"),
+        &policy,
+        0.5,
+    );
+    assert!(store.settle(&[failed]).await.unwrap()[0].is_settled());
+    let state = fx
+        .one(&format!(
+            "SELECT posthouse.complete_outbox_attempt('{id}', c.lease_token, 'w', 'retry') || ' ' || c.max_attempts
+             FROM posthouse.claim_outbox_batch(1, 'w', 30) c"
+        ))
+        .await;
+    assert_eq!(state, "dead 2");
+}
+
 /// What the library keeps is found by a worker in SQL, and the other way round; for the same destination alone.
 #[tokio::test]
 async fn workers_of_both_kinds_share_their_receipts() {

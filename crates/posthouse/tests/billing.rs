@@ -408,7 +408,7 @@ async fn failures_wait_longer_each_time_and_leave_their_error<C: Chat>(place: Pl
 async fn what_always_fails_is_dead_until_somebody_replays_it<C: Chat>(place: Place<C>) {
     place.ended(0..1).await;
     let mut plugin = place.plugin(Fault::Busy(2));
-    plugin.retry.max_attempts = 2;
+    plugin.retry.max_attempts = Some(2);
     let replica = place.start("A", plugin);
     place.until_all(State::Dead).await;
     let dead = &place.messages().await[0];

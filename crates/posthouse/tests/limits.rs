@@ -74,7 +74,7 @@ async fn a_destination_that_is_down_is_spared_and_nothing_dies_of_it() {
     put(&store, (0..60).map(numbered)).await;
     put(&store, (0..20).map(|n| numbered(n).order_key(format!("k{}", n % 5)))).await;
     let to = shop.destination().retry(RetryPolicy {
-        max_attempts: 1000,
+        max_attempts: Some(1000),
         ..RetryPolicy::default()
     });
     let relay = Running::start(

@@ -5,6 +5,7 @@
 
 mod billing;
 mod bound;
+mod budgets;
 mod effects;
 mod explicit;
 #[cfg(feature = "axum")]

@@ -343,7 +343,7 @@ pub struct Enqueue {
     /// Its identity; repeat it to learn whether it was committed
     #[arg(long, value_name = "UUID", value_parser = message_id)]
     pub id: Option<MessageId>,
-    /// Leases in all before it is dead, if its route does not say
+    /// Leases in all before it is dead, unless its route sets a budget
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Limits::ATTEMPTS)))]
     pub max_attempts: Option<u32>,
     /// Dead, does it let later ones of its key pass, or block?

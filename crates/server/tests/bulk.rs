@@ -37,7 +37,7 @@ fn fail_all(url: &str, max_attempts: u32) {
             let (code, error) = ("http_503".to_owned(), "down".to_owned());
             let after = None;
             let policy = RetryPolicy {
-                max_attempts,
+                max_attempts: Some(max_attempts),
                 ..RetryPolicy::default()
             };
             Settlement::of(lease, Outcome::Retry { code, error, after }, &policy, 0.5)

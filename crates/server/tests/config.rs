@@ -102,7 +102,7 @@ fn a_check_may_go_on_and_tells_what_changed() {
     std::fs::write(&file, "[outbox]\nmax_attempts = 2\nname = \"r\"\n").unwrap();
     let changes = &read(said.next())["changes"];
     assert_eq!(
-        (&changes["live"][0], &changes["restart"][0]),
+        (&changes["migrate"][0], &changes["restart"][0]),
         (&"outbox.max_attempts".into(), &"outbox.name".into())
     );
     std::fs::write(&file, "[outbox]\nmax_attempts = 0\n").unwrap();

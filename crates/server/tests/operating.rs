@@ -27,6 +27,7 @@ fn night() -> Story {
     let route = |topic: &str, destination: &str| Route {
         topic: topic.to_owned(),
         destinations: vec![destination.to_owned()],
+        ..Route::default()
     };
     let health = |destination: &str| Health {
         destination: destination.to_owned(),

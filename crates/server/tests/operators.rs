@@ -3,7 +3,7 @@
 use posthouse::{AnyStore, Claim, Outcome, RetryPolicy, Settlement, presence};
 use std::time::Duration;
 
-use crate::support::Place;
+use crate::support::{Place, Process, posthouse};
 
 /// Claims everything and lets the destination refuse it for good.
 async fn reject_all(url: &str) {
@@ -25,7 +25,7 @@ async fn fails_once(url: &str) {
     let store = AnyStore::open(url).await.unwrap().store();
     let claim = Claim::new("w1", 100, Duration::from_secs(60));
     let policy = RetryPolicy {
-        max_attempts: 1,
+        max_attempts: Some(1),
         ..RetryPolicy::default()
     };
     let failed = |lease| Settlement::of(lease, Outcome::retry("http_503", "down"), &policy, 0.5);
@@ -146,6 +146,7 @@ async fn tells(url: &str, routes: &[(&str, &str)]) {
     let route = |(topic, to): &(&str, &str)| presence::Route {
         topic: (*topic).to_owned(),
         destinations: vec![(*to).to_owned()],
+        ..presence::Route::default()
     };
     let told = presence::Relay {
         name: "relay-a".to_owned(),
@@ -486,4 +487,78 @@ fn a_list_that_stops_says_how_far_it_looked() {
     );
     let rest = place.run(&[&list[..], &["--json", "--patience", "0s", "--before", "10002"]].concat());
     assert_eq!(rest.json().len(), 1);
+}
+
+/// A configuration whose first route sets no budget and whose second sets 1. The address refuses connections.
+fn routes_to_nowhere(url: &str) -> String {
+    let route = |topic: &str, retry: &str| {
+        format!(
+            "[[route]]\ntopic = \"{topic}\"\nname = \"{topic}\"\nto = \"http://127.0.0.1:1/\"\nallow_private = true\nretry = {{ {retry} }}\nbreaker = false\n"
+        )
+    };
+    let open = route("order.*", "table_s = [0.01]");
+    let strict = route("strict.*", "max_attempts = 1");
+    format!("[store]\nurl = \"{url}\"\n[outbox]\nmax_attempts = 12\n[admin]\nbind = \"off\"\n{open}{strict}")
+}
+
+/// The producer's budget wins over `[outbox] max_attempts`, and the route's over both, where it is set.
+#[test]
+fn the_relay_applies_the_producers_budget_unless_the_route_sets_one() {
+    for place in Place::both() {
+        let own = place.enqueue(&["order.placed", "--data", "1", "--max-attempts", "2"]);
+        let strict = place.enqueue(&["strict.placed", "--data", "1", "--max-attempts", "5"]);
+        let dir = tempfile::TempDir::new().unwrap();
+        let file = dir.path().join("posthouse.toml");
+        std::fs::write(&file, routes_to_nowhere(&place.url)).unwrap();
+        let mut relay = posthouse();
+        let relay = Process::start(relay.arg("--config").arg(&file).arg("relay"));
+        let attempts = |id: &str| {
+            let document = place.run(&["messages", "show", "--json", id]).json().remove(0);
+            let message = &document["message"];
+            (
+                message["state"].clone(),
+                message["attempts"].clone(),
+                message["max_attempts"].clone(),
+            )
+        };
+        while attempts(&own).0 != "dead" || attempts(&strict).0 != "dead" {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drop(relay);
+        assert_eq!(attempts(&own), ("dead".into(), 2.into(), 2.into()));
+        assert_eq!(attempts(&strict), ("dead".into(), 1.into(), 1.into()));
+    }
+}
+
+/// The budget by which the next failure is judged, where it differs from the one that is stamped.
+#[test]
+fn the_budget_that_will_be_applied_is_shown() {
+    for place in Place::both() {
+        let own = place.enqueue(&["order.placed", "--data", "1", "--max-attempts", "2"]);
+        let shown = || {
+            let list = place.run(&["messages", "list", "--json"]).json()[0]["max_attempts"].clone();
+            let table = place.run(&["messages", "list"]).ok().to_owned();
+            let show = place.run(&["messages", "show", &own]).ok().to_owned();
+            (list, table, show)
+        };
+        let (list, table, show) = shown();
+        assert_eq!(list, 2);
+        assert!(table.contains(" 0/2 ") && show.contains("0 of 2"), "{table}{show}");
+        let relay = presence::Relay {
+            name: "relay-a".to_owned(),
+            routes: vec![presence::Route {
+                topic: "order.*".to_owned(),
+                destinations: vec!["orders".to_owned()],
+                max_attempts: Some(6),
+            }],
+            ..presence::Relay::default()
+        };
+        wait(async {
+            let store = AnyStore::open(&place.url).await.unwrap().store();
+            store.heartbeat(&relay, Duration::from_secs(3600)).await.unwrap();
+        });
+        let (list, table, show) = shown();
+        assert_eq!(list, 6);
+        assert!(table.contains(" 0/6 ") && show.contains("0 of 6"), "{table}{show}");
+    }
 }

@@ -180,6 +180,7 @@ fn doctor() {
     let route = Route {
         topic: "order.*".to_owned(),
         destinations: vec!["shop".to_owned()],
+        ..Route::default()
     };
     let health = Health {
         destination: "shop".to_owned(),
@@ -596,6 +597,7 @@ fn billing(breaker: Breaker) -> Relay {
     let route = |topic: &str, destination: &str| Route {
         topic: topic.to_owned(),
         destinations: vec![destination.to_owned()],
+        ..Route::default()
     };
     Relay {
         name: "relay-a".to_owned(),

@@ -112,7 +112,7 @@ impl Story {
     /// Everything that is due is sent, and this comes of it.
     pub fn send(&self, worker: &str, outcome: &Outcome) {
         let policy = RetryPolicy {
-            max_attempts: 1,
+            max_attempts: Some(1),
             ..RetryPolicy::default()
         };
         let batch: Vec<_> = self

@@ -2,9 +2,9 @@
 //! its own transaction.
 
 use posthouse::{
-    AnyStore, Message, Outcome, Relay, Store,
+    AnyStore, Backoff, Message, Outcome, Relay, RetryPolicy, Store,
     ledger::{Answer, Begun, Fingerprint, Ledger},
-    relay::{CancellationToken, Failure, Handling, transactional},
+    relay::{CancellationToken, Destination, Failure, Handling, local_delivery, transactional},
     saga::{Do, Doing, Saga, SagaState, Undo, Undoing, drive},
     surreal::{Database, Options, Outbox, SurrealDb, from_surreal},
 };
@@ -286,4 +286,38 @@ async fn what_a_handler_does_is_there_once_also_after_a_conflict() {
     let attempts = admin.attempts(sent[0].id()).await.unwrap();
     assert_eq!(attempts.len(), 2, "{attempts:?}");
     assert!(store.capabilities().callers_retry);
+}
+
+/// The producer's budget is the one that a relay applies where its route sets none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_applies_the_messages_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, store) = shop(&folder).await;
+    let refuse = local_delivery(|_| async { Outcome::retry("closed", "the shop is closed") });
+    let closed = Destination::new("shop", refuse).retry(RetryPolicy {
+        backoff: Backoff::Table(vec![Duration::from_millis(10)]),
+        ..RetryPolicy::default()
+    });
+    let strict = closed.clone().retry(RetryPolicy::table(1, [Duration::ZERO]));
+    let strict = Destination::new("strict", strict);
+    let of = |topic: &str, budget| Message::json(topic, &1).unwrap().max_attempts(budget);
+    let sent = store
+        .enqueue_now(vec![of("order.placed", 2), of("strict.placed", 5)])
+        .await
+        .unwrap();
+    let cancel = CancellationToken::new();
+    let relay = Relay::builder(store.clone())
+        .route("order.*", closed)
+        .route("strict.*", strict);
+    let relay = tokio::spawn(relay.run(cancel.clone()));
+    let admin: &dyn posthouse::Admin = &*store;
+    until(|| async { admin.counts().await.unwrap().dead.value == 2 }).await;
+    cancel.cancel();
+    relay.await.unwrap().unwrap();
+    let mut applied = Vec::new();
+    for one in sent {
+        let message = admin.find(one.id()).await.unwrap().unwrap();
+        applied.push((message.attempts, message.max_attempts));
+    }
+    assert_eq!(applied, [(2, 2), (1, 1)]);
 }

@@ -13,7 +13,7 @@ use super::{
     carrier::{self, Errand},
     snapshot::{Carrier, Late},
 };
-use crate::{DeadReason, MessageId, SagaId, Timestamp, text};
+use crate::{DeadReason, Limits, MessageId, SagaId, Timestamp, text};
 
 /// What became of a message of a saga, as its destination answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -605,7 +605,7 @@ impl Work<'_> {
             return self.not_again(at, total);
         }
         let policy = &self.def(at).retry;
-        if total >= policy.max_attempts {
+        if total >= policy.budget(Limits::ATTEMPTS) {
             self.leave(at, total);
             return self.failed(at, Failure::Exhausted);
         }
@@ -700,7 +700,7 @@ impl Work<'_> {
                 if !self.is_forward() {
                     self.shut(at);
                     self.advance();
-                } else if self.look(at).attempts >= self.def(at).retry.max_attempts
+                } else if self.look(at).attempts >= self.def(at).retry.budget(Limits::ATTEMPTS)
                     && let Own::Dead(reason) = self.failed(at, Failure::Exhausted)
                 {
                     return Own::Dead(reason);
@@ -716,7 +716,7 @@ impl Work<'_> {
                 Own::Concluded
             }
             Answered::Retry { .. } | Answered::Unknown { .. } | Answered::Rejected { .. }
-                if asked < self.def(at).retry.max_attempts =>
+                if asked < self.def(at).retry.budget(Limits::ATTEMPTS) =>
             {
                 let wish = match answer {
                     Answered::Retry { after, .. } => *after,
@@ -752,7 +752,7 @@ impl Work<'_> {
                 return Own::Delivered;
             }
             Answered::Rejected { .. } | Answered::NoHandler { .. } => (Some(DeadReason::Rejected), None),
-            Answered::Retry { .. } | Answered::Unknown { .. } if total >= policy.max_attempts => {
+            Answered::Retry { .. } | Answered::Unknown { .. } if total >= policy.budget(Limits::ATTEMPTS) => {
                 (Some(DeadReason::Exhausted), None)
             }
             Answered::Retry { after, .. } => (None, *after),
@@ -1017,7 +1017,7 @@ impl Work<'_> {
             Role::Verify => (&def.retry, step.verifies),
             Role::Undo => (&def.compensate_retry, step.undo_attempts),
         };
-        policy.max_attempts.saturating_sub(used).max(1)
+        policy.budget(Limits::ATTEMPTS).saturating_sub(used).max(1)
     }
 
     fn needs_undo(&self, at: usize) -> bool {

@@ -122,7 +122,7 @@ impl Retry {
     /// As the engine uses it. No wait is shorter than the first, give or take.
     pub fn policy(&self) -> RetryPolicy {
         RetryPolicy {
-            max_attempts: self.max_attempts,
+            max_attempts: Some(self.max_attempts),
             backoff: Backoff::Exponential {
                 base: Duration::from_millis(self.base_ms),
                 factor: self.factor,
@@ -760,6 +760,6 @@ mod tests {
         let policy = Retry::default().policy();
         let waits: Vec<_> = (1..=8).map(|n| policy.wait(n, 0.5).as_millis()).collect();
         assert_eq!(waits, [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
-        assert_eq!((policy.max_attempts, policy.wait(1, 0.0).as_millis()), (6, 800));
+        assert_eq!((policy.max_attempts, policy.wait(1, 0.0).as_millis()), (Some(6), 800));
     }
 }

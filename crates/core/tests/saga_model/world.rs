@@ -1,7 +1,7 @@
 //! One saga, its messages, who is at them, and what its participants have really done.
 
 use posthouse_core::{
-    MessageId, SagaId, Timestamp,
+    Limits, MessageId, SagaId, Timestamp,
     saga::{
         Answered, Ctx, Decision, Ended, Event, HeldReason, Live, Own, Progress, Role, SagaState, Snapshot, Standing,
         Undo, Verb, decide,
@@ -281,7 +281,7 @@ impl World {
     /// A step is about to be sent.
     fn begins(&mut self, saga: &Saga, step: usize, run: u32) {
         self.truth(step, run).do_claims += 1;
-        let most = saga.definition.steps()[step].retry.max_attempts;
+        let most = saga.definition.steps()[step].retry.budget(Limits::ATTEMPTS);
         if self.verbs == saga.verbs && self.truth(step, run).do_claims > most {
             self.breaks(BUDGET);
         }
@@ -431,7 +431,8 @@ impl World {
         }
         let exhausted = decision.own == Some(Own::Dead(posthouse_core::DeadReason::Exhausted));
         if let (true, Role::Undo, Some((step, run)), true) = (exhausted, role, step, self.verbs == saga.verbs)
-            && self.truth(step, run).undo_claims != saga.definition.steps()[step].compensate_retry.max_attempts
+            && self.truth(step, run).undo_claims
+                != saga.definition.steps()[step].compensate_retry.budget(Limits::ATTEMPTS)
         {
             self.breaks(BUDGET);
         }

@@ -31,8 +31,8 @@ pub(super) struct Rules {
 }
 
 impl Destination {
-    /// A destination of this name: 10 seconds for each send, 16 sends at a time, 12 attempts, and a breaker that opens after 10
-    /// failures in a row.
+    /// A destination of this name: 10 seconds for each send, 16 sends at a time, as many attempts as each message allows, and a breaker
+    /// that opens after 10 failures in a row.
     pub fn new(name: impl Into<String>, to: impl Into<Self>) -> Self {
         Self {
             name: Some(name.into()),
@@ -52,7 +52,8 @@ impl Destination {
         self
     }
 
-    /// How often and how soon a message is tried again.
+    /// How often and how soon a message is tried again. Its [`RetryPolicy::max_attempts`], where it sets one, replaces the budget that
+    /// the message was enqueued with ([`Message::max_attempts`](posthouse_core::Message::max_attempts), else the store's default).
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
         self.rules.retry = retry;
         self

@@ -93,6 +93,7 @@ impl Route {
         presence::Route {
             topic: self.text.clone(),
             destinations: vec![self.target.name.clone()],
+            max_attempts: self.target.rules().retry.max_attempts,
         }
     }
 }
@@ -147,7 +148,7 @@ impl Routes {
     pub fn told(&self) -> Vec<presence::Route> {
         let named = self.explicit.prefixes().into_iter().map(|prefix| presence::Route {
             topic: format!("{prefix}*"),
-            destinations: Vec::new(),
+            ..presence::Route::default()
         });
         named.chain(self.fixed().iter().map(|route| route.told())).collect()
     }

@@ -86,15 +86,17 @@ impl World {
             jitter: 0.3,
             floor: SECOND / 1000,
         };
+        let most = chance.u32(2..7);
         let retry = RetryPolicy {
-            max_attempts: chance.u32(2..7),
+            // Half of the worlds have a route that sets no budget.
+            max_attempts: (most % 2 == 0).then_some(most),
             backoff,
             longest_wish: 3 * SECOND,
         };
         // The budget of a message is that of its route from the beginning, or a change of it would look like a mistake.
         let options = memory::Options {
             seed: Some(seed),
-            max_attempts: retry.max_attempts,
+            max_attempts: most,
             ..memory::Options::default()
         };
         let memory = Memory::open(

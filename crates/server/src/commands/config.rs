@@ -52,7 +52,7 @@ fn tell(sources: &Sources, loaded: &Loaded, changes: Option<&Changes>, out: &Out
         let mut document = json!({ "file": file, "sound": true, "routes": routes, "stores": stores, "warnings": loaded.warnings.len() });
         if let Some(changes) = changes {
             let keys = |list: &[config::Change]| list.iter().map(|change| change.key.clone()).collect::<Vec<_>>();
-            document["changes"] = json!({ "live": keys(&changes.live), "restart": keys(&changes.restart) });
+            document["changes"] = json!({ "live": keys(&changes.live), "restart": keys(&changes.restart), "migrate": keys(&changes.migrate) });
         }
         return out.document(&document);
     }
@@ -68,6 +68,9 @@ fn tell(sources: &Sources, loaded: &Loaded, changes: Option<&Changes>, out: &Out
     }
     for change in changes.into_iter().flat_map(|changes| &changes.restart) {
         out.data(&format!("  changed, needs a restart: {}", words(change)))?;
+    }
+    for change in changes.into_iter().flat_map(|changes| &changes.migrate) {
+        out.data(&format!("  changed, needs posthouse migrate: {}", words(change)))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use posthouse::{
     Admin, AnyStore, Attempt, AuditEntry, Error, Filter, Message, MessageId, MessageView, State, Timestamp,
-    topic::shown,
+    presence::budget, topic::shown,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -91,6 +91,7 @@ pub async fn list(mut filter: Filter, patience: Duration, store: &str, out: &Out
         (filter.beyond, filter.limit) = (page.next, wanted - found);
     };
     out.progress("");
+    with_budgets(&*admin, &mut messages).await?;
     if messages.is_empty() {
         out.note(&match filter.state {
             Some(state) => format!("No {state} messages."),
@@ -111,6 +112,25 @@ pub async fn list(mut filter: Filter, patience: Duration, store: &str, out: &Out
             out.next_page(next, "patience", &text);
         }
         None => {}
+    }
+    Ok(())
+}
+
+/// Sets the attempt budget that will be applied: that of the route, where it sets one. A role that may not see relays sees the stored
+/// one.
+async fn with_budgets(admin: &dyn Admin, messages: &mut [MessageView]) -> Result<(), Error> {
+    if !messages
+        .iter()
+        .any(|m| matches!(m.state, State::Pending | State::Leased))
+    {
+        return Ok(());
+    }
+    let relays = match admin.relays().await {
+        Err(Error::Denied(_)) => return Ok(()),
+        relays => relays?,
+    };
+    for message in messages {
+        message.max_attempts = budget(message, &relays);
     }
     Ok(())
 }
@@ -198,9 +218,10 @@ pub async fn show(args: &Show, store: &str, out: &Output) -> Result<(), Failure>
     let admin = AnyStore::open(store).await?.admin();
     let found = admin.find(args.id).await?;
     let timeline = Timeline::of(&*admin, args.id).await?;
-    let Some(message) = found else {
+    let Some(mut message) = found else {
         return Err(missing(args.id, timeline.audit.last()));
     };
+    with_budgets(&*admin, std::slice::from_mut(&mut message)).await?;
     if out.json {
         let Timeline { attempts, audit } = &timeline;
         return out.document(&Document {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Loaded, read::Setting};
+use super::{Loaded, keys, read::Setting};
 
 /// The differences.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,6 +11,8 @@ pub struct Changes {
     pub live: Vec<Change>,
     /// These hold from the next start on; until then the old ones are in force.
     pub restart: Vec<Change>,
+    /// These hold when `posthouse migrate` has written them into the store.
+    pub migrate: Vec<Change>,
 }
 
 /// One difference. Secrets are not in it.
@@ -34,8 +36,11 @@ pub fn diff(old: &Loaded, new: &Loaded) -> Changes {
         if from.map(|s| &s.value) == to.map(|s| &s.value) {
             continue;
         }
-        let live = from.or(to).is_some_and(|setting| setting.key.live);
-        let list = if live { &mut changes.live } else { &mut changes.restart };
+        let list = match from.or(to).map(|setting| setting.key.change) {
+            Some(keys::Change::AtOnce) => &mut changes.live,
+            Some(keys::Change::Migrate) => &mut changes.migrate,
+            Some(keys::Change::Restart) | None => &mut changes.restart,
+        };
         let shown = |setting: Option<&&Setting>| setting.map(|setting| setting.value.toml());
         let (from, to) = (shown(from), shown(to));
         list.push(Change {

@@ -1,4 +1,4 @@
-//! Every key that there is: its type, its default, whether a change needs a restart, and what it means. The reader, the listing, the
+//! Every key that there is: its type, its default, what a change of it needs, and what it means. The reader, the listing, the
 //! comparison of two configurations, the environment's names and the table of `docs/configuration.md` all go by this one list.
 
 /// What a key's value must be.
@@ -28,6 +28,17 @@ pub enum Kind {
     Headers,
 }
 
+/// When a change of a key takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A running relay takes it up.
+    AtOnce,
+    /// With the next start of the relay.
+    Restart,
+    /// When `posthouse migrate` has written it into the store: it binds producers.
+    Migrate,
+}
+
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
@@ -39,8 +50,8 @@ pub struct Key {
     pub default: &'static str,
     /// What holds when it is not set and there is no default.
     pub unset: &'static str,
-    /// Whether a running relay takes up a change of it.
-    pub live: bool,
+    /// When a change of it takes effect.
+    pub change: Change,
     /// Its value may hold a secret: no error repeats it, and it is shown in part.
     pub hidden: bool,
     /// What it means.
@@ -59,7 +70,12 @@ impl Key {
     }
 
     const fn restart(mut self) -> Self {
-        self.live = false;
+        self.change = Change::Restart;
+        self
+    }
+
+    const fn migrate(mut self) -> Self {
+        self.change = Change::Migrate;
         self
     }
 
@@ -76,7 +92,7 @@ const fn key(path: &'static str, kind: Kind, default: &'static str, meaning: &'s
         kind,
         default,
         unset: "",
-        live: true,
+        change: Change::AtOnce,
         hidden: false,
         meaning,
     }
@@ -180,8 +196,9 @@ pub const KEYS: &[Key] = &[
         "outbox.max_attempts",
         Kind::Whole(1, 1000),
         "12",
-        "Leases in all before a message is dead.",
-    ),
+        "The store's default attempt budget: leases in all before a message is dead that was enqueued without a budget.",
+    )
+    .migrate(),
     key(
         "outbox.retry_after_max_ms",
         Kind::Whole(0, DAY),
@@ -194,14 +211,14 @@ pub const KEYS: &[Key] = &[
         "262144",
         "The largest payload that may be enqueued.",
     )
-    .restart(),
+    .migrate(),
     key(
         "outbox.require_tenant",
         Kind::Switch,
         "false",
         "Refuse messages without a tenant.",
     )
-    .restart(),
+    .migrate(),
     key(
         "outbox.backoff.base_ms",
         Kind::Whole(0, DAY),
@@ -258,7 +275,7 @@ pub const KEYS: &[Key] = &[
         "7",
         "How long after its message's end a dedupe key still answers.",
     )
-    .restart(),
+    .migrate(),
     bare(
         "tenants.max_in_flight",
         Kind::Whole(1, 100_000),
@@ -447,8 +464,8 @@ pub const KEYS: &[Key] = &[
     bare(
         "route.retry.max_attempts",
         Kind::Whole(1, 1000),
-        AS_OUTBOX,
-        "Leases in all before a message is dead.",
+        "as the message says",
+        "The attempt budget of every message that goes this way, in place of the message's own.",
     ),
     bare(
         "route.retry.base_ms",

@@ -124,7 +124,7 @@ impl Loaded {
             match setting.key.path {
                 "outbox.payload_max_bytes" => settings.limits.payload_bytes = config.outbox.limits.payload_bytes,
                 "outbox.require_tenant" => settings.limits.require_tenant = config.outbox.limits.require_tenant,
-                "outbox.max_attempts" => settings.max_attempts = config.outbox.retry.max_attempts,
+                "outbox.max_attempts" => settings.max_attempts = config.outbox.max_attempts,
                 "retention.dedupe_days" => settings.dedupe_lifetime = config.retention.dedupe,
                 _ => continue,
             }

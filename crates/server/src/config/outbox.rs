@@ -26,7 +26,9 @@ pub struct Outbox {
     pub grace: Duration,
     /// The most bytes of payload in flight.
     pub in_flight_bytes: u64,
-    /// How often and how soon a message is tried again where its route says nothing.
+    /// The attempt budget of messages that are enqueued without one.
+    pub max_attempts: u32,
+    /// How soon a message is tried again where its route says nothing. It sets no budget.
     pub retry: RetryPolicy,
     /// What may be enqueued.
     pub limits: Limits,
@@ -81,8 +83,9 @@ impl Outbox {
                 .map_or(profile.poll(), Duration::from_millis),
             grace: section.millis(reader, "grace_ms"),
             in_flight_bytes: section.number(reader, "in_flight_bytes"),
+            max_attempts: section.number(reader, "max_attempts"),
             retry: RetryPolicy {
-                max_attempts: section.number(reader, "max_attempts"),
+                max_attempts: None,
                 longest_wish: section.millis(reader, "retry_after_max_ms"),
                 backoff: read_backoff(reader, &backoff, &RetryPolicy::default().backoff),
             },

@@ -116,10 +116,7 @@ impl Route {
             topic: topic.clone().unwrap_or_default(),
             to: to.as_ref().map_or(To::Http(Secret::new("")), |(to, _)| to.clone()),
             retry: RetryPolicy {
-                max_attempts: retry
-                    .whole(reader, "max_attempts")
-                    .and_then(|n| u32::try_from(n).ok())
-                    .unwrap_or(outbox.retry.max_attempts),
+                max_attempts: retry.whole(reader, "max_attempts").and_then(|n| u32::try_from(n).ok()),
                 backoff: read_backoff(reader, &retry, &outbox.retry.backoff),
                 longest_wish: outbox.retry.longest_wish,
             },

@@ -233,6 +233,12 @@ fn reload(
             for change in &changes.restart {
                 tracing::warn!(key = change.key, "changed, and waits for a restart");
             }
+            for change in &changes.migrate {
+                tracing::warn!(
+                    key = change.key,
+                    "changed, and takes effect when posthouse migrate has written it into the store"
+                );
+            }
             tracing::info!(changed = changes.live.len(), "the configuration was read again");
             state.configured(true);
             in_force = next;

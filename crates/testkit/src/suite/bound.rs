@@ -301,7 +301,7 @@ pub async fn a_death_fails_the_entry_with_its_status(fx: &dyn Fixture) {
         (None, 410, "lapsed"),
     ];
     let policy = RetryPolicy {
-        max_attempts: 1,
+        max_attempts: Some(1),
         ..RetryPolicy::default()
     };
     for (outcome, status, error) in table {

@@ -16,6 +16,7 @@ fn relay() -> Relay {
         routes: vec![Route {
             topic: "*".into(),
             destinations: vec!["shop".into()],
+            ..Route::default()
         }],
         ..Relay::default()
     }

@@ -357,6 +357,7 @@ macro_rules! __cases {
                 any_error_text_can_be_recorded
                 any_receipt_can_be_recorded
                 the_routes_budget_is_stamped
+                without_a_routes_budget_the_messages_own_stays
                 settle_in_commits_with_the_handlers_change
                 settle_in_rolls_back_with_the_handlers_change
                 settle_in_refuses_a_lost_lease

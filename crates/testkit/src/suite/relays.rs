@@ -15,10 +15,11 @@ fn relay(name: &str) -> Relay {
             Route {
                 topic: "orders.*".into(),
                 destinations: vec!["shop".into(), "audit 'log' \"x\"".into()],
+                max_attempts: Some(6),
             },
             Route {
                 topic: "*".into(),
-                destinations: vec![],
+                ..Route::default()
             },
         ],
         destinations: vec![Health {

@@ -1,8 +1,8 @@
 //! P6, P8, P17: one outcome for each lease, written together with what it changes, whatever it says.
 
 use posthouse_core::{
-    AttemptOutcome, DeadReason, Enqueued, Error, Kind, Lease, Message, Outcome, RetryPolicy, Settlement, State,
-    Verdict, text,
+    AttemptOutcome, Backoff, DeadReason, Enqueued, Error, Kind, Lease, Message, Outcome, RetryPolicy, Settlement,
+    State, Verdict, text,
 };
 use std::time::Duration;
 
@@ -453,6 +453,28 @@ pub async fn the_routes_budget_is_stamped(fx: &dyn Fixture) {
     assert_eq!(expire(fx).await, 1);
     let found = view(fx, lease.id).await;
     assert_eq!((found.state, found.reason), (State::Dead, Some(DeadReason::Exhausted)));
+}
+
+/// A route that says how soon, and not how often, leaves the budget to the producer.
+pub async fn without_a_routes_budget_the_messages_own_stays(fx: &dyn Fixture) {
+    let policy = RetryPolicy {
+        backoff: Backoff::Table(vec![SECOND]),
+        ..RetryPolicy::default()
+    };
+    let failed = |lease: &Lease| Settlement::of(lease, Outcome::retry("down", "not now"), &policy, 0.5);
+    let lease = put_and_claim(fx, message("42").max_attempts(2)).await;
+    assert_settled(fx, failed(&lease)).await;
+    let found = view(fx, lease.id).await;
+    assert_eq!(
+        (found.state, found.attempts, found.max_attempts),
+        (State::Pending, 1, 2)
+    );
+    fx.advance(SECOND).await;
+    let again = claim_one(&*fx.store().await, "w1").await.lease;
+    assert_settled(fx, failed(&again)).await;
+    let found = view(fx, lease.id).await;
+    assert_eq!((found.state, found.reason), (State::Dead, Some(DeadReason::Exhausted)));
+    assert_eq!((found.attempts, found.max_attempts), (2, 2));
 }
 
 /// A handler's own change, the settlement and its follow-ups commit together.

@@ -25,7 +25,7 @@ pub const MOST: u32 = 7;
 pub fn backoff(haste: u32) -> RetryPolicy {
     let scaled = |seconds| Duration::from_secs(seconds) / haste;
     RetryPolicy {
-        max_attempts: MOST,
+        max_attempts: Some(MOST),
         backoff: Backoff::Exponential {
             base: scaled(120),
             factor: 2.0,

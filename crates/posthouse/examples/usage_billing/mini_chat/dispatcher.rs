@@ -44,7 +44,7 @@ impl<C: Chat> QuotaPolicy<C> {
             fault,
             calls: AtomicU32::new(0),
             retry: RetryPolicy {
-                max_attempts: 8,
+                max_attempts: Some(8),
                 backoff: Backoff::Exponential {
                     base: Duration::from_millis(100),
                     factor: 2.0,

@@ -66,6 +66,7 @@ fn well() -> Facts {
         routes: vec![Route {
             topic: "order.*".to_owned(),
             destinations: vec!["shop".to_owned()],
+            ..Route::default()
         }],
         ..Relay::default()
     };

@@ -18,7 +18,11 @@ fn row(key: &Key) -> String {
         "" => key.unset.to_owned(),
         written => format!("`{written}`"),
     };
-    let change = if key.live { "at once" } else { "restart" };
+    let change = match key.change {
+        keys::Change::AtOnce => "at once",
+        keys::Change::Restart => "restart",
+        keys::Change::Migrate => "migrate",
+    };
     let range = match key.kind {
         Kind::Whole(least, most) => format!(" From {least} to {most}."),
         Kind::WholeOrNever(least, most) => format!(" From {least} to {most}, or `\"never\"`."),

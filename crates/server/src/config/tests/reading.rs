@@ -11,6 +11,7 @@ fn nothing_is_the_defaults() {
     assert_eq!(config.stores.len(), 1);
     assert_eq!(config.stores[0].url.expose(), "sqlite://posthouse.db");
     assert_eq!(config.outbox.retry, RetryPolicy::default());
+    assert_eq!(config.outbox.max_attempts, 12);
     assert_eq!(config.outbox.limits, posthouse::Limits::default());
     assert_eq!((config.outbox.batch, config.outbox.concurrency), (500, 2000));
     assert_eq!(config.outbox.lease, Duration::from_secs(15));
@@ -49,7 +50,7 @@ fn a_route_is_read_whole() {
         (route.topic.as_str(), route.name.as_str()),
         ("a.*", "https://a.example#d26afada")
     );
-    assert_eq!(route.retry.max_attempts, 6);
+    assert_eq!(route.retry.max_attempts, Some(6));
     assert_eq!(
         route.retry.backoff,
         Backoff::Table([5000, 10_000, 500].map(Duration::from_millis).into())
@@ -71,13 +72,16 @@ fn a_route_inherits_what_it_does_not_say() {
         "[outbox]\nmax_attempts = 3\nbackoff.base_ms = 7\n{}",
         route("retry.cap_ms = 900")
     );
-    let retry = sound(&text).routes.remove(0).retry;
+    let mut config = sound(&text);
+    assert_eq!(config.outbox.max_attempts, 3);
+    let retry = config.routes.remove(0).retry;
     let Backoff::Exponential { base, cap, .. } = retry.backoff else {
         panic!("a curve")
     };
     assert_eq!(
         (retry.max_attempts, base, cap),
-        (3, Duration::from_millis(7), Duration::from_millis(900))
+        (None, Duration::from_millis(7), Duration::from_millis(900)),
+        "the budget of [outbox] is the store's default, and no route's"
     );
     let table = sound(&format!("[outbox]\nbackoff.table_s = [4]\n{}", route("")));
     assert_eq!(table.routes[0].retry, table.outbox.retry);

@@ -20,15 +20,19 @@ fn changes_are_told_apart_by_what_they_need() {
     assert_eq!(diff(&old, &at(&format!("# moved\n{base}"), "one")), Changes::default());
     let new = at(
         &base
-            .replace("max_attempts = 5", "name = \"r\"\nmax_attempts = 6")
+            .replace(
+                "max_attempts = 5",
+                "name = \"r\"\nmax_attempts = 6\nretry_after_max_ms = 5",
+            )
             .replace("[outbox]", "[store]\nurl = \"sqlite://b.db\"\n[outbox]"),
         "one",
     );
     let changes = diff(&old, &new);
-    assert_eq!(keys(&changes.live), ["outbox.max_attempts"]);
+    assert_eq!(keys(&changes.migrate), ["outbox.max_attempts"]);
+    assert_eq!(keys(&changes.live), ["outbox.retry_after_max_ms"]);
     assert_eq!(keys(&changes.restart), ["outbox.name", "store.url"]);
     assert_eq!(
-        (changes.live[0].from.as_deref(), changes.live[0].to.as_deref()),
+        (changes.migrate[0].from.as_deref(), changes.migrate[0].to.as_deref()),
         (Some("5"), Some("6"))
     );
     let secret = diff(&old, &at(&base, "two"));
