@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use serde::Serialize;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use crate::{
     Attempt, DeadReason, Digest, Error, Invalid, Kind, Limits, MessageId, Prune, PruneRecord, Pruned, SagaId, State,
@@ -24,8 +24,14 @@ pub trait Admin: Send + Sync {
     /// so that a rare filter over millions answers at once; the page tells where to go on.
     async fn list(&self, filter: &Filter) -> Result<Page, Error>;
 
-    /// How many messages there are. Never a scan of all of them.
-    async fn counts(&self) -> Result<Counts, Error>;
+    /// Counts messages by state, up to `cap` of each ([`check_cap`]), all in one snapshot. Bounded work, however many messages there
+    /// are, and however much that is deleted a held snapshot keeps.
+    async fn counts_to(&self, cap: u32) -> Result<Counts, Error>;
+
+    /// Counts messages by state, up to [`COUNTED_AT_MOST`] of each.
+    async fn counts(&self) -> Result<Counts, Error> {
+        self.counts_to(COUNTED_AT_MOST).await
+    }
 
     /// What bears on one message, for [`explain`](Self::explain).
     async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error>;
@@ -202,19 +208,29 @@ impl Page {
 /// How many messages one page looks at before it answers with what it has.
 pub const LOOKED_AT_MOST: u32 = 100_000;
 
-/// A number of messages.
+/// A number of messages. Never an estimate: `value` of them were seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// How many.
+    /// How many were counted.
     pub value: u64,
-    /// Whether it was counted. If not, it is the database's estimate.
+    /// Whether these are all. If not, there are at least this many: counting stopped at the cap, or at the most rows that one count
+    /// looks at.
     pub exact: bool,
 }
 
 impl Count {
-    /// A number that was counted.
+    /// All were counted.
     pub const fn exact(value: u64) -> Self {
         Self { value, exact: true }
+    }
+
+    /// `seen` of them were seen, and all that there are if `whole`; more than `cap` are not told apart.
+    pub const fn capped(seen: u64, whole: bool, cap: u32) -> Self {
+        let cap = cap as u64;
+        Self {
+            value: if seen > cap { cap } else { seen },
+            exact: whole && seen <= cap,
+        }
     }
 
     /// The sum; exact when both are.
@@ -226,8 +242,24 @@ impl Count {
     }
 }
 
-/// Up to this many of a kind are counted; beyond it, a number is an estimate.
+/// Shown as `10000+` when there are more, or may be.
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let more = if self.exact { "" } else { "+" };
+        f.pad(&format!("{}{more}", self.value))
+    }
+}
+
+/// Up to this many of a kind are counted; beyond it a number says "at least".
 pub const COUNTED_AT_MOST: u32 = 10_000;
+
+/// Refuses a cap that counts nothing, or that makes a count unbounded.
+pub fn check_cap(cap: u32) -> Result<(), Invalid> {
+    if cap == 0 || cap > COUNTED_AT_MOST {
+        return Err(Invalid::new("cap", format!("must be between 1 and {COUNTED_AT_MOST}")));
+    }
+    Ok(())
+}
 
 /// How many messages there are, by where they stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -238,7 +270,8 @@ pub struct Counts {
     pub scheduled: Count,
     /// In flight.
     pub leased: Count,
-    /// Delivered, and not pruned yet.
+    /// Delivered, and not pruned yet. Of a store with more messages than twice the cap, those are counted that are done among the
+    /// first of them, so the number may be "at least" below the cap.
     pub done: Count,
     /// Given up.
     pub dead: Count,
@@ -248,10 +281,29 @@ pub struct Counts {
     pub expired: Count,
     /// Keys that a dead or quarantined message blocks.
     pub blocked_keys: Count,
-    /// When the oldest of those that are free fell due; beyond what is counted, the oldest of those that could be sent now.
+    /// When the oldest of those that are free fell due; of more than a count looks at, the oldest that it saw.
     pub oldest_due: Option<Timestamp>,
     /// The store's clock.
     pub now: Option<Timestamp>,
+}
+
+impl Counts {
+    /// Messages that are due or in flight.
+    pub const fn backlog(&self) -> Count {
+        self.ready.plus(self.leased)
+    }
+
+    /// In how many seconds the backlog is empty at this rate of deliveries, if nothing is added: exact when the backlog is, else at
+    /// least. None while something is due and nothing is delivered.
+    pub const fn seconds_to_empty(&self, per_minute: u64) -> Option<Count> {
+        let backlog = self.backlog();
+        let value = match (backlog.value, per_minute) {
+            (0, _) => 0,
+            (_, 0) => return None,
+            (value, rate) => value.saturating_mul(60).div_ceil(rate),
+        };
+        Some(Count { value, ..backlog })
+    }
 }
 
 /// Which lines of the audit.
@@ -422,4 +474,56 @@ pub struct AuditEntry {
     /// The counts of a prune.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pruned: Option<PruneRecord>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_beyond_the_cap_says_at_least() {
+        assert_eq!(Count::capped(10, true, 10), Count::exact(10));
+        let more = Count {
+            value: 10,
+            exact: false,
+        };
+        assert_eq!(Count::capped(11, true, 10), more);
+        assert_eq!(Count::capped(10, false, 10), more);
+        assert_eq!(
+            (more.to_string(), Count::exact(7).to_string()),
+            ("10+".to_owned(), "7".to_owned())
+        );
+        assert_eq!(Count::capped(3, false, 10).to_string(), "3+");
+    }
+
+    #[test]
+    fn a_cap_is_one_to_ten_thousand() {
+        check_cap(1).and(check_cap(COUNTED_AT_MOST)).unwrap();
+        for cap in [0, COUNTED_AT_MOST + 1] {
+            assert_eq!(check_cap(cap).unwrap_err().field, "cap");
+        }
+    }
+
+    #[test]
+    fn the_time_to_empty_follows_the_backlog_and_the_rate() {
+        let counts = |ready, leased| Counts {
+            ready,
+            leased,
+            ..Counts::default()
+        };
+        let some = counts(Count::exact(90), Count::exact(10));
+        assert_eq!(some.seconds_to_empty(100), Some(Count::exact(60)));
+        assert_eq!(some.seconds_to_empty(99), Some(Count::exact(61)), "rounded up");
+        assert_eq!(some.seconds_to_empty(0), None);
+        let many = counts(Count::capped(20_000, true, 10_000), Count::exact(0));
+        assert_eq!(
+            many.seconds_to_empty(600),
+            Some(Count {
+                value: 1000,
+                exact: false
+            })
+        );
+        let none = counts(Count::exact(0), Count::exact(0));
+        assert_eq!(none.seconds_to_empty(0), Some(Count::exact(0)));
+    }
 }

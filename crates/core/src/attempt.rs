@@ -25,6 +25,11 @@ word_enum!(
 );
 
 impl AttemptOutcome {
+    /// Whether the destination has the message: it acknowledged it now, or had it before.
+    pub const fn is_delivery(self) -> bool {
+        matches!(self, Self::Delivered | Self::Duplicate)
+    }
+
     /// The stable class string of this outcome, for logs, metrics and audits; `dead` says that it ended the message.
     pub const fn class(self, dead: bool) -> &'static str {
         match self {

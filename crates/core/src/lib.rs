@@ -14,7 +14,7 @@
 //! | when a destination is spared | [`breaker`], [`rate`] |
 //! | how much is held, and how | [`pace`], [`bulk`] |
 //! | how far a line was searched in vain | [`floors`] |
-//! | what operators are told | [`explain`], [`presence`], [`condition`] |
+//! | operators' answers | [`explain`], [`presence`], [`tally`], [`condition`] |
 //! | what a store and a transport must do | [`store`], [`admin`], [`transport`] |
 //! | which program works on which schema | [`schema`] |
 
@@ -45,6 +45,7 @@ pub mod saga;
 pub mod schema;
 pub mod settlement;
 pub mod store;
+pub mod tally;
 pub mod text;
 pub mod timestamp;
 pub mod topic;

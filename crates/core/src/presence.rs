@@ -2,7 +2,10 @@
 //! another process.
 
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     Invalid, Limits, MessageView, State, Timestamp,
@@ -12,6 +15,9 @@ use crate::{
 
 /// How long a relay is remembered after its last word, and the longest that a word may hold.
 pub const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+
+/// The most destinations, and the most topics without a route, that one heartbeat lists.
+pub const MOST_LISTED: usize = 100;
 
 /// A relay as it describes itself. What another version leaves out is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +35,10 @@ pub struct Relay {
     pub destinations: Vec<Health>,
     /// Tenants that are at their limit.
     pub limited_tenants: Vec<String>,
+    /// Its deliveries from this store.
+    pub deliveries: Deliveries,
+    /// Topics that it has claimed messages of, and has no route for.
+    pub unrouted: Unrouted,
 }
 
 /// Where messages of some topics go.
@@ -41,6 +51,50 @@ pub struct Route {
     /// The attempt budget that the route sets; without one each message's own applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
+}
+
+/// Deliveries: acknowledged sends, also of what the destination had before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Deliveries {
+    /// How many, to all destinations, since the relay started.
+    pub delivered: u64,
+    /// How many in the last minute. A relay that has run for less extrapolates.
+    pub per_minute: u64,
+    /// The same by destination, the busiest first: at most [`MOST_LISTED`] of one relay.
+    pub destinations: Vec<Delivered>,
+    /// Whether there are destinations that are not listed.
+    pub more: bool,
+}
+
+/// Deliveries to one destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivered {
+    /// Its name.
+    pub destination: String,
+    /// How many since the relay started.
+    pub delivered: u64,
+    /// How many in the last minute.
+    pub per_minute: u64,
+}
+
+/// Topics without a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unrouted {
+    /// At most [`MOST_LISTED`] of them.
+    pub topics: Vec<UnroutedTopic>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// A topic without a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct UnroutedTopic {
+    /// The namespace of the message that was claimed.
+    pub namespace: String,
+    /// The topic, as it is [shown].
+    pub topic: String,
 }
 
 /// How a destination is, as one relay sees it.
@@ -113,6 +167,23 @@ impl Relay {
         self.limited_tenants
             .iter()
             .try_for_each(|t| check_optional_name("tenant", t))?;
+        let delivered = &self.deliveries.destinations;
+        delivered.iter().try_for_each(|d| check_destination(&d.destination))?;
+        for unrouted in &self.unrouted.topics {
+            check_name("namespace", &unrouted.namespace)?;
+            check_text("topic", &unrouted.topic, Limits::DESTINATION_BYTES)?;
+        }
+        for (field, listed) in [
+            ("deliveries", delivered.len()),
+            ("unrouted", self.unrouted.topics.len()),
+        ] {
+            if listed > MOST_LISTED {
+                return Err(Invalid::new(
+                    field,
+                    format!("lists {listed}; at most {MOST_LISTED} are allowed"),
+                ));
+            }
+        }
         if ttl < Duration::from_millis(1) || ttl > REMEMBERED {
             return Err(Invalid::new("ttl", "must be between 1 ms and 24 hours"));
         }
@@ -159,6 +230,53 @@ pub fn budget(message: &MessageView, relays: &[RelayView]) -> u32 {
     route
         .and_then(|route| route.max_attempts)
         .unwrap_or(message.max_attempts)
+}
+
+/// The deliveries of all live relays together, the busiest destination first.
+pub fn deliveries(relays: &[RelayView]) -> Deliveries {
+    let mut all = Deliveries::default();
+    let mut by_name: BTreeMap<&str, Delivered> = BTreeMap::new();
+    for own in relays
+        .iter()
+        .filter(|view| view.live)
+        .map(|view| &view.relay.deliveries)
+    {
+        all.delivered = all.delivered.saturating_add(own.delivered);
+        all.per_minute = all.per_minute.saturating_add(own.per_minute);
+        all.more |= own.more;
+        for one in &own.destinations {
+            let sum = by_name.entry(&one.destination).or_insert_with(|| Delivered {
+                destination: one.destination.clone(),
+                delivered: 0,
+                per_minute: 0,
+            });
+            sum.delivered = sum.delivered.saturating_add(one.delivered);
+            sum.per_minute = sum.per_minute.saturating_add(one.per_minute);
+        }
+    }
+    all.destinations = by_name.into_values().collect();
+    all.destinations.sort_by(busiest_first);
+    all
+}
+
+/// The order in which destinations are listed.
+pub(crate) fn busiest_first(one: &Delivered, other: &Delivered) -> std::cmp::Ordering {
+    let key = |d: &Delivered| (d.per_minute, d.delivered);
+    key(other)
+        .cmp(&key(one))
+        .then_with(|| one.destination.cmp(&other.destination))
+}
+
+/// Topics that a live relay has claimed messages of, and that no live relay has a route for.
+pub fn unrouted(relays: &[RelayView]) -> Unrouted {
+    let live = || relays.iter().filter(|view| view.live).map(|view| &view.relay);
+    let served = |one: &UnroutedTopic| live().any(|relay| relay.serves(&one.namespace, &one.topic).is_some());
+    let topics = live().flat_map(|relay| &relay.unrouted.topics);
+    let topics: BTreeSet<_> = topics.filter(|one| !served(one)).cloned().collect();
+    Unrouted {
+        topics: topics.into_iter().collect(),
+        more: live().any(|relay| relay.unrouted.more),
+    }
 }
 
 /// A destination that an operator has stopped sending to.
@@ -262,6 +380,61 @@ mod tests {
         }
     }
 
+    fn delivered(destination: &str, delivered: u64, per_minute: u64) -> Delivered {
+        Delivered {
+            destination: destination.into(),
+            delivered,
+            per_minute,
+        }
+    }
+
+    fn unrouted_topic(topic: &str) -> UnroutedTopic {
+        UnroutedTopic {
+            namespace: "default".into(),
+            topic: topic.into(),
+        }
+    }
+
+    #[test]
+    fn deliveries_of_live_relays_are_added_up() {
+        let counts = |name: &str, destinations: Vec<Delivered>, more| {
+            let mut view = relay(name, &[], &[]);
+            view.relay.deliveries = Deliveries {
+                delivered: destinations.iter().map(|d| d.delivered).sum(),
+                per_minute: destinations.iter().map(|d| d.per_minute).sum(),
+                destinations,
+                more,
+            };
+            view
+        };
+        let mut gone = counts("gone", vec![delivered("one", 99, 99)], true);
+        gone.live = false;
+        let relays = [
+            counts("r1", vec![delivered("one", 10, 3), delivered("two", 5, 5)], false),
+            counts("r2", vec![delivered("one", 1, 4)], false),
+            gone,
+        ];
+        let all = deliveries(&relays);
+        assert_eq!((all.delivered, all.per_minute, all.more), (16, 12, false));
+        assert_eq!(all.destinations, [delivered("one", 11, 7), delivered("two", 5, 5)]);
+    }
+
+    #[test]
+    fn a_topic_that_another_live_relay_serves_is_not_unrouted() {
+        let mut one = relay("r1", &[("a", &["one"])], &[]);
+        one.relay.unrouted.topics = vec![unrouted_topic("b"), unrouted_topic("c")];
+        let mut two = relay("r2", &[("b", &["two"])], &[]);
+        assert_eq!(unrouted(&[one.clone(), two.clone()]).topics, [unrouted_topic("c")]);
+        two.relay.namespaces = vec!["own".into()];
+        assert_eq!(
+            unrouted(&[one.clone(), two.clone()]).topics.len(),
+            2,
+            "of another namespace"
+        );
+        one.live = false;
+        assert_eq!(unrouted(&[one, two]), Unrouted::default());
+    }
+
     #[test]
     fn the_first_route_that_matches_serves() {
         let mut view = relay("r", &[("a.*", &["one"]), ("*", &["two", "three"])], &[]);
@@ -292,6 +465,19 @@ mod tests {
         );
         assert_eq!(refused(&|r| r.destinations[0].destination.clear()), "destination");
         assert_eq!(refused(&|r| r.limited_tenants = vec!["\u{9f}".into()]), "tenant");
+        assert_eq!(
+            refused(&|r| r.deliveries.destinations = vec![delivered("", 0, 0)]),
+            "destination"
+        );
+        assert_eq!(
+            refused(&|r| r.deliveries.destinations = vec![delivered("d", 0, 0); MOST_LISTED + 1]),
+            "deliveries"
+        );
+        assert_eq!(refused(&|r| r.unrouted.topics = vec![unrouted_topic("")]), "topic");
+        assert_eq!(
+            refused(&|r| r.unrouted.topics = vec![unrouted_topic("t"); MOST_LISTED + 1]),
+            "unrouted"
+        );
         for ttl in [Duration::ZERO, REMEMBERED + Duration::from_secs(1)] {
             assert_eq!(sound.check(ttl).unwrap_err().field, "ttl");
         }

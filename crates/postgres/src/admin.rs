@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Counts, Error, Facts, Filter, MessageId, MessageView, Page, Pause, Prune,
     Pruned, RelayView, SagaId,
-    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_deliver_in},
+    admin::{LOOKED_AT_MOST, check_cap, check_deliver_in},
     ledger::{EntryFilter, EntryKey, EntryPage, EntryView, Status},
     presence::check_destination,
     saga::{LogLine, SagaFilter, SagaPage},
@@ -89,8 +89,9 @@ impl Admin for Postgres {
         })
     }
 
-    async fn counts(&self) -> Result<Counts, Error> {
-        let cap = i32::try_from(COUNTED_AT_MOST).unwrap_or(i32::MAX);
+    async fn counts_to(&self, cap: u32) -> Result<Counts, Error> {
+        check_cap(cap)?;
+        let cap = i32::try_from(cap).unwrap_or(i32::MAX);
         let rows = self
             .rows("SELECT * FROM posthouse.counts($1)", &[(&cap, Type::INT4)])
             .await?;

@@ -4,7 +4,6 @@ use posthouse_core::{
     Attempt, AuditEntry, BoxError, Claimed, Conflict, Count, Counts, Delivery, Digest, Error, Headers, Kind, Lease,
     LeaseToken, MessageId, MessageView, OnDead, Pause, PruneRecord, Pruned, Receipt, Relay, RelayView, Standing, State,
     Timestamp,
-    admin::COUNTED_AT_MOST,
     headers::{take_binding, take_ticket},
     lease::saga_of,
     ledger::{EntryView, Fingerprint},
@@ -407,7 +406,7 @@ pub(crate) fn relay(row: &Row) -> Result<RelayView, Error> {
     })
 }
 
-/// A number of rows of `counts` with its column that says whether it was counted.
+/// A number of `counts` with its column that says whether these are all.
 fn count(row: &Row, name: &str) -> Result<Count, Error> {
     Ok(Count {
         value: number(row, name)?,
@@ -416,11 +415,6 @@ fn count(row: &Row, name: &str) -> Result<Count, Error> {
 }
 
 pub(crate) fn counts(row: &Row) -> Result<Counts, Error> {
-    let capped = |name: &str| {
-        let value = number::<u64>(row, name)?;
-        let exact = value <= u64::from(COUNTED_AT_MOST);
-        Ok::<_, Error>(Count { value, exact })
-    };
     Ok(Counts {
         ready: count(row, "ready")?,
         scheduled: count(row, "scheduled")?,
@@ -428,8 +422,8 @@ pub(crate) fn counts(row: &Row) -> Result<Counts, Error> {
         done: count(row, "done")?,
         dead: count(row, "dead")?,
         quarantined: count(row, "quarantined")?,
-        expired: capped("expired")?,
-        blocked_keys: capped("blocked_keys")?,
+        expired: count(row, "expired")?,
+        blocked_keys: count(row, "blocked_keys")?,
         oldest_due: when(row, "oldest_due")?,
         now: when(row, "now")?,
     })

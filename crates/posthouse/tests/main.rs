@@ -21,6 +21,7 @@ mod payments;
 mod readme;
 mod receipts;
 mod relay;
+mod reports;
 mod sagas;
 mod simulation;
 mod tenants;

@@ -170,13 +170,14 @@ Examples:
   posthouse saga show trip/trip-42"
     )]
     Saga(Saga),
-    /// How many messages there are, and how old the oldest is
+    /// How many messages there are, how old the oldest is, and how fast they are delivered
     #[command(after_help = "\
 Examples:
   posthouse stats
   posthouse stats --json | jq .messages.dead.value
 
-What is beyond ten thousand is an estimate, and says so.")]
+Each number is counted, up to 10,000; 10000+ is a lower bound (in JSON \"exact\": false).
+Deliveries and the time to empty come from what running relays report every 5 seconds.")]
     Stats,
     /// Look for what commonly goes wrong, and say what to do about it
     Doctor(Doctor),

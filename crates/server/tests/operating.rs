@@ -1,6 +1,9 @@
 //! Runs the page for operators: its commands are typed in order, in one story, and print what the page says.
 
-use posthouse::{Breaker, Health, Outcome, Route, presence::Relay};
+use posthouse::{
+    Breaker, Health, Outcome, Route,
+    presence::{Delivered, Deliveries, Relay},
+};
 use posthouse_testkit::page::{examples, masked};
 
 use crate::story::Story;
@@ -34,10 +37,21 @@ fn night() -> Story {
         breaker: Breaker::Closed,
         limited: false,
     };
+    let delivered = |destination: &str, per_minute| Delivered {
+        destination: destination.to_owned(),
+        delivered: 2500,
+        per_minute,
+    };
     story.heartbeat(Relay {
         name: "relay-a".to_owned(),
         routes: vec![route("invoice.*", "billing"), route("*", "shop")],
         destinations: vec![health("billing"), health("shop")],
+        deliveries: Deliveries {
+            delivered: 5000,
+            per_minute: 80,
+            destinations: vec![delivered("shop", 60), delivered("billing", 20)],
+            more: false,
+        },
         ..Relay::default()
     });
     story

@@ -4,7 +4,7 @@
 use posthouse::{
     Breaker, Health, Message, Outcome, Route, SagaId,
     ledger::{Answer, Begin, Begun, Conclusion, EntryKey, Fenced, Fingerprint, Hold, Keep, Kept},
-    presence::Relay,
+    presence::{Delivered, Deliveries, Relay},
     saga::{Report, Start, drive, from_toml},
 };
 use std::time::Duration;
@@ -565,6 +565,20 @@ fn stats() {
     story.heartbeat(billing(Breaker::Open));
     story.at(7 * 3600);
     story.type_all(&["posthouse stats", "posthouse stats --json"]);
+    story.say("a backlog of more than is counted; then the relay delivers nothing");
+    story.sql(
+        "INSERT INTO posthouse_sched (
+            seq, lane, wake_at, due_at, bytes, attempts, max_attempts, epoch, generation, releases, deduped
+        )
+        WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 10001)
+        SELECT 1000 + n, 1, now, now, 1, 0, 12, 0, 1, 0, 0 FROM n, posthouse_clock",
+    );
+    story.type_in("posthouse stats");
+    story.heartbeat(Relay {
+        deliveries: Deliveries::default(),
+        ..billing(Breaker::Open)
+    });
+    story.type_in("posthouse stats");
     story.ends_as("stats");
 }
 
@@ -610,6 +624,16 @@ fn billing(breaker: Breaker) -> Relay {
             health("billing", breaker, false),
             health("https://shop.example#097d5636", Breaker::Closed, true),
         ],
+        deliveries: Deliveries {
+            delivered: 12_345,
+            per_minute: 90,
+            destinations: vec![Delivered {
+                destination: "https://shop.example#097d5636".to_owned(),
+                delivered: 12_345,
+                per_minute: 90,
+            }],
+            more: false,
+        },
         ..Relay::default()
     }
 }

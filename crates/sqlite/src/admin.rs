@@ -55,8 +55,8 @@ impl Admin for Sqlite {
         self.aside(move |db| list::list(db, &filter)).await
     }
 
-    async fn counts(&self) -> Result<Counts, Error> {
-        self.aside(counts::counts).await
+    async fn counts_to(&self, cap: u32) -> Result<Counts, Error> {
+        self.aside(move |db| counts::counts(db, cap)).await
     }
 
     async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {

@@ -13,7 +13,7 @@ const ONLY: &str = include_str!("../sql/list_only.sql");
 const NEXT: &str = include_str!("../sql/list_next.sql");
 const VIEWS: &str = include_str!("../sql/list.sql");
 const PENDING: &str = include_str!("../sql/pending.sql");
-const NUMBERS: &str = include_str!("../sql/counts_range.sql");
+const NUMBERS: &str = include_str!("../sql/numbers.sql");
 const NUMBER_AT: &str = include_str!("../sql/number_at.sql");
 
 /// What is walked over, in the words of SQL. Each but the last is read in the order of its numbers, as far as needed.

@@ -3,7 +3,7 @@
 use posthouse_core::{
     AuditEntry, AuditFilter, Count, Counts, DeadReason, Error, Event, Facts, Filter, MessageId, MessageView, Page,
     Prune, PruneRecord, Pruned, SagaId, State, Timestamp,
-    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, checked_actor, resolve_note},
+    admin::{COUNTED_AT_MOST, LOOKED_AT_MOST, check_cap, checked_actor, resolve_note},
     ledger::{Answer, End},
     prune::Ended,
     text::excerpt,
@@ -206,76 +206,88 @@ async fn page(on: &dyn Run, table: &'static str, beyond: i64, rising: bool) -> R
     page.iter().map(|(name, _)| name.number(0)).collect()
 }
 
-/// How many messages there are. No more than so many of a kind are counted.
-pub(crate) async fn counts(on: &dyn Run) -> Result<Counts, Error> {
+/// Records of each table that are read, as a multiple of the cap: a table may hold two kinds.
+const READ: u32 = 2;
+
+/// The first records of a table, and whether these are all.
+async fn some<T: SurrealValue>(on: &dyn Run, table: &'static str, most: u32) -> Result<(Vec<(Name, T)>, bool), Error> {
+    let most = most as usize;
+    // One more, to know whether there is more.
+    let mut found = records::first::<T>(on, Range::all(table), most + 1).await?;
+    let whole = found.len() <= most;
+    found.truncate(most);
+    Ok((found, whole))
+}
+
+/// Counts messages by state, up to `cap` of each, among a bounded number of records of each table.
+pub(crate) async fn counts(on: &dyn Run, cap: u32) -> Result<Counts, Error> {
+    check_cap(cap)?;
     let (now, _) = settings::look(on).await?;
-    let most = COUNTED_AT_MOST + 1;
-    let capped = |value: u64| Count {
-        value: value.min(COUNTED_AT_MOST.into()),
-        exact: value <= COUNTED_AT_MOST.into(),
-    };
-    let plain = records::first::<InLine>(on, Range::all(READY), most as usize).await?;
-    let waiting = records::first::<InLine>(on, Range::all(SCHED), most as usize).await?;
-    let keyed = records::first::<InLine>(on, Range::all(KEYED), most as usize).await?;
-    let is_due = |line: &&InLine| line.due_at <= now;
-    let (due_keyed, all_keyed) = (keyed.iter().filter(|(_, line)| is_due(&line)).count(), keyed.len());
-    let alone: Vec<_> = waiting
-        .iter()
-        .filter(|(_, line)| line.key.is_none())
-        .map(|(_, line)| line)
-        .collect();
-    let due_alone = alone.iter().filter(|line| line.due_at <= now).count();
-    let exact = |value: usize, all: usize| Count {
-        value: value as u64,
-        exact: all <= COUNTED_AT_MOST as usize,
-    };
-    let ready = capped(plain.len() as u64)
-        .plus(exact(due_keyed, all_keyed))
-        .plus(exact(due_alone, waiting.len()));
-    let later_keyed = exact(all_keyed - due_keyed, all_keyed);
-    let scheduled = later_keyed.plus(exact(alone.len() - due_alone, waiting.len()));
-    let leases = records::first::<Deadline>(on, Range::all(LEASED), most as usize).await?;
-    let names: Result<Vec<_>, Error> = leases
-        .iter()
-        .map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?)))
-        .collect();
-    let held = get::<Record>(on, &names?).await?;
+    let most = READ * cap;
+    let count = |seen: usize, whole: bool| Count::capped(seen as u64, whole, cap);
+    let (plain, plain_whole) = some::<InLine>(on, READY, most).await?;
+    let (mut waiting, waiting_whole) = some::<InLine>(on, SCHED, most).await?;
+    let (keyed, keyed_whole) = some::<InLine>(on, KEYED, most).await?;
+    // Those with a key stand in `keyed` as well.
+    waiting.retain(|(_, line)| line.key.is_none());
+    let due = |lines: &[(Name, InLine)]| lines.iter().filter(|(_, line)| line.due_at <= now).count();
+    let (due_alone, due_keyed) = (due(&waiting), due(&keyed));
+    let later = waiting.len() - due_alone + keyed.len() - due_keyed;
+    let lines = [&plain, &waiting, &keyed].into_iter().flatten();
+    let oldest = lines.map(|(_, line)| line.due_at).filter(|at| *at <= now).min();
+
+    let (leases, leases_whole) = some::<Deadline>(on, LEASED, most).await?;
+    let held = get::<Record>(on, &messages_of(&leases)?).await?;
     let own = leases.iter().zip(held).filter(|((_, deadline), record)| {
         let token = record.as_ref().and_then(|record| record.token);
         token == Some(deadline.token)
     });
     let own: Vec<_> = own.map(|((_, deadline), _)| deadline.until).collect();
-    let buried = records::first::<InLine>(on, Range::all(DEAD), most as usize).await?;
-    let names: Result<Vec<_>, Error> = buried
-        .iter()
-        .map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?)))
-        .collect();
-    let buried: Vec<_> = get::<Record>(on, &names?).await?.into_iter().flatten().collect();
+
+    let (dead, dead_whole) = some::<InLine>(on, DEAD, most).await?;
+    let buried = get::<Record>(on, &messages_of(&dead)?).await?;
+    let buried: Vec<_> = buried.into_iter().flatten().collect();
     let of = |state: State| buried.iter().filter(|record| record.is(state)).count();
     let blocked: BTreeSet<_> = buried
         .iter()
         .filter(|record| record.blocks())
         .filter_map(Record::key)
         .collect();
-    let ended = count(on, Range::all(ENDED), most + u32::try_from(buried.len()).unwrap_or(0)).await?;
-    let due = plain
-        .iter()
-        .map(|(_, line)| line)
-        .chain(keyed.iter().map(|(_, line)| line))
-        .chain(alone.iter().copied());
-    let oldest = due.map(|line| line.due_at).filter(|at| *at <= now).min();
     Ok(Counts {
-        ready,
-        scheduled,
-        leased: exact(own.len(), leases.len()),
-        done: capped(ended.saturating_sub(of(State::Dead) as u64)),
-        dead: exact(of(State::Dead), buried.len()),
-        quarantined: exact(of(State::Quarantined), buried.len()),
-        expired: exact(own.iter().filter(|until| **until <= now).count(), leases.len()),
-        blocked_keys: exact(blocked.len(), buried.len()),
+        ready: count(
+            plain.len() + due_alone + due_keyed,
+            plain_whole && waiting_whole && keyed_whole,
+        ),
+        scheduled: count(later, waiting_whole && keyed_whole),
+        leased: count(own.len(), leases_whole),
+        done: done(on, cap, of(State::Dead), dead_whole).await?,
+        dead: count(of(State::Dead), dead_whole),
+        quarantined: count(of(State::Quarantined), dead_whole),
+        expired: count(own.iter().filter(|until| **until <= now).count(), leases_whole),
+        blocked_keys: count(blocked.len(), dead_whole),
         oldest_due: oldest.map(Timestamp::from_micros),
         now: Some(Timestamp::from_micros(now)),
     })
+}
+
+/// The messages that records with a number alone as id are about.
+fn messages_of<T>(of: &[(Name, T)]) -> Result<Vec<Name>, Error> {
+    of.iter().map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?))).collect()
+}
+
+/// How many are done: those that have ended and are not dead. `dead` of them were seen, and all that there are if `whole`.
+async fn done(on: &dyn Run, cap: u32, dead: usize, whole: bool) -> Result<Count, Error> {
+    if whole {
+        // Each dead message has ended too, so as many more are read.
+        let most = cap + 1 + u32::try_from(dead).unwrap_or(u32::MAX - cap - 1);
+        let ended = count(on, Range::all(ENDED), most).await?;
+        return Ok(Count::capped(ended.saturating_sub(dead as u64), true, cap));
+    }
+    let (ended, _) = some::<InLine>(on, ENDED, READ * cap).await?;
+    let names: Vec<_> = ended.iter().map(|(_, line)| name!(DEAD, line.seq)).collect();
+    let dead = get::<InLine>(on, &names).await?;
+    let done = dead.iter().filter(|dead| dead.is_none()).count();
+    Ok(Count::capped(done as u64, false, cap))
 }
 
 /// What bears on one message.

@@ -375,8 +375,8 @@ impl<C: Connection> Admin for SurrealDb<C> {
         transact!(self.inner.db, |tx| admin::list(&tx, filter).await)
     }
 
-    async fn counts(&self) -> Result<Counts, Error> {
-        transact!(self.inner.db, |tx| admin::counts(&tx).await)
+    async fn counts_to(&self, cap: u32) -> Result<Counts, Error> {
+        transact!(self.inner.db, |tx| admin::counts(&tx, cap).await)
     }
 
     async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {

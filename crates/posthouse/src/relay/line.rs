@@ -374,7 +374,7 @@ fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
         Way::Handle(_) => {
             let (rules, lasts) = (target.rules(), engine.settings.lease);
             let lease = work.grip.lease().under(rules.on_dead);
-            Some(Grant::new(&lease, &rules.retry, engine.roll(), lasts))
+            Some(Grant::new(&lease, target, engine.roll(), lasts))
         }
     }
 }
@@ -383,7 +383,7 @@ fn grant(engine: &Engine, target: &Target, work: &Work) -> Option<Arc<Grant>> {
 fn door(engine: &Engine, work: &Work) -> Result<Door, Unsent> {
     let topic = &work.delivery.topic;
     let Some(route) = engine.routes.find(topic) else {
-        engine.leave_topic(topic);
+        engine.leave_topic(topic, &work.delivery.namespace);
         return Err(Unsent::Released);
     };
     let place = route.enter(topic).ok_or(Unsent::Released)?;

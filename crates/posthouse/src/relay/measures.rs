@@ -202,6 +202,12 @@ pub const MEASURES: &[Measure] = &[
     ),
     Measure::new("posthouse_in_flight", "gauge", &[], "Messages that are held now"),
     Measure::new(
+        "posthouse_unrouted_topics",
+        "gauge",
+        &[],
+        "Topics that this relay has claimed messages of and has no route for",
+    ),
+    Measure::new(
         "posthouse_breaker_state",
         "gauge",
         &["destination"],
@@ -259,6 +265,11 @@ pub(super) fn taken() {
 
 pub(super) fn let_go() {
     gauge!("posthouse_in_flight").decrement(1.0);
+}
+
+/// Topics without a route were added, or taken away.
+pub(super) fn unrouted(by: f64) {
+    gauge!("posthouse_unrouted_topics").increment(by);
 }
 
 /// What is measured of one destination. Those that come with each message are looked up once.

@@ -42,6 +42,7 @@ mod tasks;
 mod tell;
 mod tenants;
 mod transactional;
+mod unrouted;
 mod watchdog;
 
 pub use control::Control;
@@ -54,13 +55,16 @@ pub use profile::Profile;
 pub use tokio_util::sync::CancellationToken;
 pub use transactional::{Failure, Handling, Transactional, transactional};
 
-use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence, topic::shown};
+use posthouse_core::{Error, Invalid, Store, lease::check_lease, presence, tally::Tally, topic::shown};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::saga::Saga;
 use explicit::Maker;
@@ -72,9 +76,7 @@ use settler::Settler;
 use target::Bounds;
 use tasks::{EndTasks, Tasks};
 use tenants::{TenantLimits, Tenants};
-
-/// Topics without a route that are remembered. Beyond it they are forgotten, and learnt again.
-const MOST_UNROUTED: usize = 10_000;
+use unrouted::Unrouted;
 
 /// Tenants at their limit that are told of.
 const MOST_TOLD: usize = 1000;
@@ -298,7 +300,10 @@ struct Engine {
     /// Destinations that said to us that they are gone, and whether the store knows it: an answer of the store may be older than that.
     gone: Mutex<BTreeMap<String, bool>>,
     /// Topics without a route.
-    unrouted: Mutex<BTreeSet<String>>,
+    unrouted: Mutex<Unrouted>,
+    /// Deliveries from this store, since `since`.
+    tally: Mutex<Tally>,
+    since: Instant,
     chance: Mutex<fastrand::Rng>,
 }
 
@@ -341,7 +346,9 @@ impl Engine {
                 stopped: CancellationToken::new(),
                 paused: Mutex::default(),
                 gone: Mutex::default(),
-                unrouted: Mutex::default(),
+                unrouted: Mutex::new(Unrouted::new()),
+                tally: Mutex::default(),
+                since: Instant::now(),
                 chance: Mutex::new(chance.fork()),
                 settings: Settings {
                     namespaces,
@@ -359,21 +366,23 @@ impl Engine {
     }
 
     /// Does not claim this topic again: other relays may have a route for it.
-    fn leave_topic(&self, topic: &str) {
-        let mut unrouted = locked(&self.unrouted);
-        if unrouted.len() >= MOST_UNROUTED {
-            unrouted.clear();
-        }
-        if unrouted.insert(topic.to_owned()) {
-            tracing::warn!(topic = %shown(topic), "no route for this topic; it is left to other relays");
+    fn leave_topic(&self, topic: &str, namespace: &str) {
+        if locked(&self.unrouted).add(topic, namespace) {
+            tracing::warn!(topic = %shown(topic), namespace, "no route for this topic; it is left to other relays");
+            self.news.notify_one();
         }
     }
 
     /// The topics without a route that are still without one.
     fn unrouted(&self) -> BTreeSet<String> {
         let mut unrouted = locked(&self.unrouted);
-        unrouted.retain(|topic| self.routes.find(topic).is_none());
-        unrouted.clone()
+        unrouted.forget_routed(&self.routes);
+        unrouted.topics()
+    }
+
+    /// Counts a delivery, for the heartbeat.
+    fn delivered(&self, destination: &str) {
+        locked(&self.tally).count(destination, self.since.elapsed());
     }
 
     fn is_paused(&self, destination: &str) -> bool {
@@ -382,7 +391,11 @@ impl Engine {
 
     /// What it tells of itself.
     fn told(&self) -> presence::Relay {
+        let mut unrouted = locked(&self.unrouted);
+        unrouted.forget_routed(&self.routes);
         presence::Relay {
+            deliveries: locked(&self.tally).report(self.since.elapsed()),
+            unrouted: unrouted.report(),
             name: self.settings.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             namespaces: self.settings.namespaces.clone(),

@@ -280,6 +280,11 @@ impl Ending {
                     }
                     tell(self.target.as_deref(), end);
                 });
+                if let (Some(line), Some(target)) = (&self.line, &self.target)
+                    && end.outcome.is_some_and(AttemptOutcome::is_delivery)
+                {
+                    line.engine.delivered(&target.name);
+                }
                 self.goes_on(if end.stops_run { Next::Stop } else { Next::Go });
             }
             Verdict::Refused(error) => {

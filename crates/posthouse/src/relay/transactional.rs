@@ -36,6 +36,7 @@ use super::{
     Engine, IntoOutcome,
     line::{self, Next, Work},
     local::read_json,
+    target::Target,
 };
 
 /// The waits between two looks at a transaction that is open; they double up to the second.
@@ -242,6 +243,7 @@ impl<T: IntoOutcome> IntoOutcome for Result<T, Failure> {
 /// What a handler needs to end a lease, and whether it has tried to.
 pub(super) struct Grant {
     lease: Lease,
+    destination: String,
     retry: RetryPolicy,
     roll: f64,
     lasts: Duration,
@@ -249,10 +251,11 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    pub fn new(lease: &Lease, retry: &RetryPolicy, roll: f64, lasts: Duration) -> Arc<Self> {
+    pub fn new(lease: &Lease, target: &Target, roll: f64, lasts: Duration) -> Arc<Self> {
         Arc::new(Self {
             lease: lease.clone(),
-            retry: retry.clone(),
+            destination: target.name.clone(),
+            retry: target.rules().retry.clone(),
             roll,
             lasts,
             used: AtomicBool::new(false),
@@ -397,6 +400,11 @@ async fn committed(engine: &Engine, grant: &Grant) -> Result<Option<Found>, Erro
     Ok(match fates.first() {
         Some(Fate::Held) => None,
         Some(Fate::Ended(AttemptOutcome::LeaseExpired)) | Some(Fate::Gone) | None => Some(Found::Lost),
-        Some(Fate::Ended(outcome)) => Some(Found::Ended(grant.after(*outcome))),
+        Some(Fate::Ended(outcome)) => {
+            if outcome.is_delivery() {
+                engine.delivered(&grant.destination);
+            }
+            Some(Found::Ended(grant.after(*outcome)))
+        }
     })
 }

@@ -20,7 +20,13 @@ pub const GAUGES: &[Measure] = &[
         "posthouse_backlog",
         "gauge",
         &["store", "state"],
-        "Messages by where they stand; beyond ten thousand an estimate",
+        "Messages by state, counted up to 10,000; a lower bound where posthouse_backlog_capped is 1",
+    ),
+    Measure::new(
+        "posthouse_backlog_capped",
+        "gauge",
+        &["store", "state"],
+        "1 where posthouse_backlog stopped counting and there are more, or may be; else 0",
     ),
     Measure::new(
         "posthouse_oldest_due_seconds",
@@ -32,7 +38,7 @@ pub const GAUGES: &[Measure] = &[
         "posthouse_blocked_keys",
         "gauge",
         &["store"],
-        "Order keys that a dead or quarantined message blocks",
+        "Order keys that a dead or quarantined message blocks, counted up to 10,000",
     ),
     Measure::new(
         "posthouse_configuration_sound",
@@ -79,6 +85,8 @@ pub fn counts(store: &str, counts: &Counts) {
     ];
     for (state, count) in states {
         gauge!("posthouse_backlog", "store" => store.to_owned(), "state" => state).set(count.value as f64);
+        let capped = if count.exact { 0.0 } else { 1.0 };
+        gauge!("posthouse_backlog_capped", "store" => store.to_owned(), "state" => state).set(capped);
     }
     gauge!("posthouse_blocked_keys", "store" => store.to_owned()).set(counts.blocked_keys.value as f64);
     let waited = counts

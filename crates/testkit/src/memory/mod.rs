@@ -9,7 +9,7 @@ use posthouse_core::{
     Admin, Attempt, AuditEntry, AuditFilter, Capabilities, Claim, Conflict, Counts, Durability, Effect, Error, Facts,
     Fate, Filter, Lease, Limits, Look, MessageId, MessageView, Page, Pause, Prune, Pruned, Receipt, Relay, RelayView,
     Renewal, SagaId, Settlement, Store, StoreSettings, Timestamp, Verdict, Wake,
-    admin::{LOOKED_AT_MOST, check_deliver_in},
+    admin::{LOOKED_AT_MOST, check_cap, check_deliver_in},
     lease::check_lease,
     ledger::{Begin, Begun, Clearance, Conclusion, Entry, EntryFilter, EntryKey, EntryPage, EntryView, Fenced, Hold},
     presence::check_destination,
@@ -380,8 +380,9 @@ impl Admin for Memory {
         Ok(self.with(|tables| tables.list(filter)))
     }
 
-    async fn counts(&self) -> Result<Counts, Error> {
-        Ok(self.with(|tables| tables.counts()))
+    async fn counts_to(&self, cap: u32) -> Result<Counts, Error> {
+        check_cap(cap)?;
+        Ok(self.with(|tables| tables.counts(cap)))
     }
 
     async fn facts(&self, id: MessageId) -> Result<Option<Facts>, Error> {

@@ -9,10 +9,10 @@ use super::{
 };
 
 impl Tables {
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self, cap: u32) -> Counts {
         let count = |is: &dyn Fn(&Entry) -> bool| {
             let found = self.messages.values().filter(|entry| is(entry)).count();
-            Count::exact(found as u64)
+            Count::capped(found as u64, true, cap)
         };
         let of = |state| count(&|entry| entry.state() == state);
         let pending = |due: bool| {
@@ -30,7 +30,7 @@ impl Tables {
             dead: of(State::Dead),
             quarantined: of(State::Quarantined),
             expired: count(&|entry| entry.held.as_ref().is_some_and(|held| held.until <= self.now)),
-            blocked_keys: Count::exact(blocked.len() as u64),
+            blocked_keys: Count::capped(blocked.len() as u64, true, cap),
             oldest_due: free.map(|entry| entry.due_at).filter(|at| *at <= self.now).min(),
             now: Some(self.now),
         }

@@ -1,6 +1,6 @@
 //! How many messages there are in each state, and since when the oldest waits.
 
-use posthouse_core::{Claim, Counts, OnDead};
+use posthouse_core::{Claim, Count, Counts, Error, OnDead, admin::COUNTED_AT_MOST};
 
 use super::tools::*;
 use crate::Fixture;
@@ -177,4 +177,123 @@ pub async fn the_oldest_due_may_be_behind_another(fx: &dyn Fixture) {
     put(fx, message("young")).await;
     assert_eq!(counted(fx).await, [2, 1, 0, 0, 0, 0]);
     assert_eq!(counts(fx).await.oldest_due, Some(start));
+}
+
+/// Every count of a store, in the order of [`Counts`].
+fn each(counts: &Counts) -> [Count; 8] {
+    [
+        counts.ready,
+        counts.scheduled,
+        counts.leased,
+        counts.done,
+        counts.dead,
+        counts.quarantined,
+        counts.expired,
+        counts.blocked_keys,
+    ]
+}
+
+async fn counts_to(fx: &dyn Fixture, cap: u32) -> Counts {
+    fx.admin().await.counts_to(cap).await.unwrap()
+}
+
+/// Seven in each state, with a key and without. The done are first, because they are what a look at the first messages must find.
+async fn seven_in_each(fx: &dyn Fixture) {
+    let (store, admin) = (fx.store().await, fx.admin().await);
+    for n in 0..7 {
+        put_done(fx, message(&n.to_string())).await;
+    }
+    for n in 0..7 {
+        let blocking = keyed(&format!("dead {n}"), "x").on_dead(OnDead::Block);
+        put_dead(fx, blocking).await;
+        let id = put(fx, message("held")).await;
+        admin.quarantine(id, "op", "hold").await.unwrap();
+    }
+    let of = |n: usize| match n % 2 {
+        0 => message("x"),
+        _ => keyed(&format!("k{n}"), "x"),
+    };
+    put_all(fx, (0..7).map(of).collect()).await;
+    assert_eq!(claim(&*store, "w1", 100).await.len(), 7);
+    fx.advance(LEASE).await;
+    put_all(fx, (0..7).map(of).collect()).await;
+    put_all(fx, (0..7).map(|n| of(n).delay(DAY)).collect()).await;
+}
+
+/// Beyond the cap a count says "at least": with the cap, or with fewer where it looks at a part of the messages only.
+pub async fn more_than_the_cap_is_at_least_the_cap(fx: &dyn Fixture) {
+    seven_in_each(fx).await;
+    let counts = counts_to(fx, 5).await;
+    assert_eq!(each(&counts), [Count { value: 5, exact: false }; 8], "{counts:?}");
+    let counts = counts_to(fx, 7).await;
+    let mut exact = [Count::exact(7); 8];
+    // Of 42 messages the first 14 may be all that is looked at for those that are done.
+    exact[3].exact = counts.done.exact;
+    assert_eq!(each(&counts), exact, "{counts:?}");
+    let counts = counts_to(fx, 42).await;
+    assert_eq!(each(&counts), [Count::exact(7); 8], "{counts:?}");
+}
+
+/// A backlog of six times the cap, counted after each claim and each settlement.
+pub async fn a_drain_never_shows_ready_rising_or_done_falling(fx: &dyn Fixture) {
+    const CAP: u32 = 10;
+    let store = fx.store().await;
+    let all: u64 = 60;
+    let of = |n: u64| match n % 3 {
+        0 => message("x").tenant("acme"),
+        1 => keyed(&format!("k{n}"), "x"),
+        _ => message("x"),
+    };
+    put_all(fx, (0..all).map(of).collect()).await;
+    let honest = |count: Count, truth: u64| {
+        let most = truth.min(CAP.into());
+        assert!(
+            count.value <= most && (!count.exact || count.value == truth),
+            "{count:?} of {truth}"
+        );
+    };
+    let (mut ready, mut done) = (u64::MAX, 0);
+    let mut delivered = 0;
+    while delivered < all {
+        let claimed = claim(&*store, "w1", 7).await;
+        assert!(!claimed.is_empty());
+        for settled in [false, true] {
+            if settled {
+                deliver(&*store, &claimed).await;
+                delivered += claimed.len() as u64;
+            }
+            let counts = counts_to(fx, CAP).await;
+            let left = all - delivered - if settled { 0 } else { claimed.len() as u64 };
+            honest(counts.ready, left);
+            honest(counts.done, delivered);
+            assert!(
+                counts.ready.value <= ready,
+                "ready rose from {ready} to {}",
+                counts.ready
+            );
+            assert!(counts.done.value >= done, "done fell from {done} to {}", counts.done);
+            assert_eq!(counts.ready.exact, left <= CAP.into());
+            (ready, done) = (counts.ready.value, counts.done.value);
+        }
+    }
+    let counts = counts_to(fx, CAP).await;
+    assert_eq!(counts.ready, Count::exact(0));
+    assert_eq!(
+        counts.done,
+        Count {
+            value: 10,
+            exact: false
+        }
+    );
+}
+
+/// Nothing counted, and a count without a bound, are mistakes in the call.
+pub async fn a_cap_that_bounds_nothing_is_refused(fx: &dyn Fixture) {
+    for cap in [0, COUNTED_AT_MOST + 1] {
+        match fx.admin().await.counts_to(cap).await {
+            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, "cap"),
+            other => panic!("{cap}: {other:?}"),
+        }
+    }
+    assert_eq!(counts_to(fx, COUNTED_AT_MOST).await, counts(fx).await);
 }

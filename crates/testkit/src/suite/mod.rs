@@ -419,6 +419,9 @@ macro_rules! __cases {
                 leases_that_ran_out_are_counted
                 blocked_keys_are_counted
                 counts_tell_the_oldest_due
+                more_than_the_cap_is_at_least_the_cap
+                a_drain_never_shows_ready_rising_or_done_falling
+                a_cap_that_bounds_nothing_is_refused
                 the_oldest_due_may_be_behind_another
             }
             lists {

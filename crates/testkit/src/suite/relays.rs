@@ -1,6 +1,9 @@
 //! What operators are told of relays and of destinations, and the pauses that they tell them.
 
-use posthouse_core::{AuditFilter, Breaker, Error, Health, Pause, Relay, RelayView, Route};
+use posthouse_core::{
+    AuditFilter, Breaker, Error, Health, Pause, Relay, RelayView, Route,
+    presence::{Delivered, Deliveries, MOST_LISTED, Unrouted, UnroutedTopic},
+};
 use std::time::Duration;
 
 use super::tools::*;
@@ -28,6 +31,23 @@ fn relay(name: &str) -> Relay {
             limited: true,
         }],
         limited_tenants: vec!["acme".into(), String::new()],
+        deliveries: Deliveries {
+            delivered: u64::from(u32::MAX) + 1,
+            per_minute: 90,
+            destinations: vec![Delivered {
+                destination: "shop".into(),
+                delivered: 7,
+                per_minute: 0,
+            }],
+            more: true,
+        },
+        unrouted: Unrouted {
+            topics: vec![UnroutedTopic {
+                namespace: "bücher".into(),
+                topic: "invoice.sent".into(),
+            }],
+            more: false,
+        },
     }
 }
 
@@ -130,7 +150,10 @@ pub async fn a_senseless_heartbeat_is_refused(fx: &dyn Fixture) {
         version: "1\n".into(),
         ..relay("r1")
     };
+    let mut crowded = relay("r1");
+    crowded.unrouted.topics = vec![crowded.unrouted.topics[0].clone(); MOST_LISTED + 1];
     for (relay, ttl, field) in [
+        (&crowded, LEASE, "unrouted"),
         (&unnamed, LEASE, "relay"),
         (&long, LEASE, "relay"),
         (&odd, LEASE, "relay"),
