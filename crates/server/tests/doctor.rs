@@ -1,7 +1,12 @@
 //! The doctor on real stores: what it sees of a server, and how it ends.
 
 use crate::support::{Place, posthouse, run, server, sql};
+use posthouse::{
+    Message, Relay, presence,
+    relay::{CancellationToken, Destination, local_delivery},
+};
 use serde_json::Value;
+use std::time::Duration;
 use tokio_postgres::NoTls;
 
 fn findings(place: &Place, url: &str, more: &[&str]) -> Vec<Value> {
@@ -180,4 +185,93 @@ fn what_does_not_answer_or_does_not_fit_fails() {
         bare.stdout.contains("fail  schema") && bare.stdout.contains("posthouse migrate"),
         "{bare:?}"
     );
+}
+
+/// A relay that has claimed a message of a topic without a route reports it; the doctor finds it behind 1,500 others, on each database.
+#[test]
+fn a_topic_without_a_route_is_found_behind_a_thousand_others() {
+    let [sqlite, postgres] = Place::both();
+    for place in [sqlite, postgres] {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let stop = CancellationToken::new();
+        let any = runtime.block_on(async {
+            let any = posthouse::AnyStore::open(&place.url).await.unwrap();
+            let of = |topic: &str| Message::json(topic, &1).unwrap();
+            let mut messages = vec![of("order.placed"); 1500];
+            messages.push(of("invoice.sent"));
+            any.enqueue(messages).await.unwrap();
+            any
+        });
+        let stuck = local_delivery(|_| async { std::future::pending::<()>().await });
+        let relay = Relay::builder(any.store())
+            .grace(Duration::from_millis(100))
+            .route("order.*", Destination::new("shop", stuck).concurrency(1))
+            // A relay whose destinations are all full claims nothing.
+            .route("mail.*", Destination::new("mail", local_delivery(|_| async {})));
+        let relay = runtime.spawn(relay.run(stop.clone()));
+        runtime.block_on(async {
+            for _ in 0..400 {
+                if !presence::unrouted(&any.admin().relays().await.unwrap())
+                    .topics
+                    .is_empty()
+                {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let found = findings(&place, &place.url, &[]);
+        let routes = of(&found, "routes")[0];
+        stop.cancel();
+        runtime.block_on(relay).unwrap().unwrap();
+        assert_eq!(routes["level"], "warn", "{routes}");
+        let text = routes["found"].as_str().unwrap();
+        assert!(
+            text.starts_with("no relay that is running has a route for invoice.sent"),
+            "{text}"
+        );
+        assert!(text.contains("looked at the oldest 1,000"), "{text}");
+        assert!(
+            routes["todo"].as_str().unwrap().contains("posthouse messages explain "),
+            "{routes}"
+        );
+    }
+}
+
+/// `[outbox] max_attempts` and its like bind producers only once `migrate` has written them into the store.
+#[test]
+fn settings_that_the_store_does_not_have_yet_are_named() {
+    for place in Place::both() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let file = dir.path().join("posthouse.toml");
+        let text = format!("[store]\nurl = \"{}\"\n[outbox]\nmax_attempts = 5\n", place.url);
+        std::fs::write(&file, text).unwrap();
+        let run = |args: &[&str]| -> crate::support::Run {
+            posthouse()
+                .arg("--config")
+                .arg(&file)
+                .args(args)
+                .output()
+                .unwrap()
+                .into()
+        };
+        let producers = || {
+            let found = run(&["doctor", "--json"]).json()[0]["findings"]
+                .as_array()
+                .unwrap()
+                .clone();
+            of(&found, "producers").into_iter().cloned().collect::<Vec<_>>()
+        };
+        let found = producers();
+        assert!(
+            found[0]["found"].as_str().unwrap().ends_with("says: max_attempts"),
+            "{found:?}"
+        );
+        run(&["migrate"]).ok();
+        assert_eq!(producers(), Vec::<Value>::new());
+    }
 }

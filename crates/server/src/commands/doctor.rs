@@ -7,6 +7,7 @@ mod tests;
 use posthouse::{
     Admin, AnyStore, Error, Filter, Fit, MessageId, MessageView, State, Wake,
     condition::Condition,
+    presence::{self, Unrouted},
     saga::{SagaFilter, SagaState},
 };
 use serde_json::json;
@@ -17,16 +18,18 @@ use std::{
 };
 use url::Url;
 
-use self::findings::{Facts, Finding, Level, SAMPLE, findings};
+use self::findings::{Facts, Finding, Level, NoRoute, SAMPLE, findings};
 use crate::{
     cli::Doctor,
-    config::{self, Sources},
+    config::{self, Loaded, Sources},
     exit::Failure,
     output::{Output, Paint, WIDTH, broken, now, visible},
 };
 
 /// Keys that are asked about, to find one that is blocked.
 const KEYS_ASKED: usize = 50;
+/// Topics without a route of which a waiting message is looked for.
+const TOPICS_ASKED: usize = 20;
 /// How long a second way to the store may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -36,11 +39,12 @@ const UNSEEN: [&str; 4] = ["relays", "routes", "destinations", "sagas"];
 /// `doctor`
 pub async fn run(args: &Doctor, sources: &Sources, out: &Output) -> Result<(), Failure> {
     let mut all = configuration(sources);
+    let loaded = config::load(sources).ok();
     // A mistake elsewhere in the configuration keeps nobody from looking at the stores.
     match config::load_stores(sources) {
         Ok(stores) => {
             for store in stores {
-                let found = look_at(&store, args).await;
+                let found = look_at(&store, args, loaded.as_ref()).await;
                 all.extend(found.into_iter().map(|finding| Finding {
                     store: store.name.clone(),
                     ..finding
@@ -98,7 +102,7 @@ fn configuration(sources: &Sources) -> Vec<Finding> {
     found
 }
 
-async fn look_at(store: &config::Store, args: &Doctor) -> Vec<Finding> {
+async fn look_at(store: &config::Store, args: &Doctor, loaded: Option<&Loaded>) -> Vec<Finding> {
     let (url, shown) = (store.url.expose(), AnyStore::shown_url(store.url.expose()));
     let any = match AnyStore::open(url).await {
         Ok(any) => any,
@@ -114,6 +118,7 @@ async fn look_at(store: &config::Store, args: &Doctor) -> Vec<Finding> {
     };
     let mut found = vec![Finding::ok("store", format!("{shown} answers")), schema(url).await];
     found.extend(direct(store).await);
+    found.extend(producers(&any, loaded).await);
     match facts(&any, store).await {
         Ok((facts, None)) => found.extend(findings(&facts, args.old)),
         Ok((facts, Some(denied))) => {
@@ -156,6 +161,40 @@ async fn direct(store: &config::Store) -> Option<Finding> {
     ))
 }
 
+/// Names settings of the configuration that bind producers and are not in the store: `posthouse migrate` was not run since.
+async fn producers(any: &AnyStore, loaded: Option<&Loaded>) -> Option<Finding> {
+    // A role that may not read the settings cannot compare them.
+    let stored = any.settings().await.ok()?;
+    let wanted = loaded?.settings(stored.clone())?;
+    let differs = [
+        (
+            "payload_max_bytes",
+            wanted.limits.payload_bytes != stored.limits.payload_bytes,
+        ),
+        (
+            "require_tenant",
+            wanted.limits.require_tenant != stored.limits.require_tenant,
+        ),
+        ("max_attempts", wanted.max_attempts != stored.max_attempts),
+        ("dedupe_days", wanted.dedupe_lifetime != stored.dedupe_lifetime),
+    ];
+    let names: Vec<_> = differs
+        .iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(name, _)| *name)
+        .collect();
+    (!names.is_empty()).then(|| {
+        Finding::warn(
+            "producers",
+            format!(
+                "the store holds producers to other values than the configuration says: {}",
+                names.join(", ")
+            ),
+            "write them into the store: posthouse migrate",
+        )
+    })
+}
+
 /// It was opened, so it fits; this tells how.
 async fn schema(url: &str) -> Finding {
     match AnyStore::plan_migration(url).await {
@@ -184,10 +223,11 @@ async fn facts(any: &AnyStore, store: &config::Store) -> Result<(Facts, Option<S
         ..Filter::default()
     };
     let counts = admin.counts().await?;
-    let waiting = allowed(
-        admin.list(&page(State::Pending, true)).await.map(|p| p.messages),
-        &mut denied,
-    )?;
+    let waiting = admin.list(&page(State::Pending, true)).await;
+    let waiting = waiting.map(|page| (page.messages, page.next.is_none()));
+    let (waiting, waiting_whole) = allowed(waiting, &mut denied)?;
+    let relays = allowed(admin.relays().await, &mut denied)?;
+    let met = presence::unrouted(&relays);
     let blocked = match counts.blocked_keys.value {
         0 => None,
         _ => blocked(&*admin, &waiting).await?,
@@ -196,7 +236,9 @@ async fn facts(any: &AnyStore, store: &config::Store) -> Result<(Facts, Option<S
         ahead: ahead(&condition, before, unsure),
         condition,
         counts,
-        relays: allowed(admin.relays().await, &mut denied)?,
+        unrouted_more: met.more,
+        unrouted: still_waiting(&*admin, met).await?,
+        relays,
         destinations: allowed(admin.destinations().await, &mut denied)?,
         dead: allowed(
             admin.list(&page(State::Dead, false)).await.map(|p| p.messages),
@@ -204,6 +246,7 @@ async fn facts(any: &AnyStore, store: &config::Store) -> Result<(Facts, Option<S
         )?,
         held_sagas: allowed(admin.sagas(&held()).await.map(|page| page.sagas), &mut denied)?.len(),
         waiting,
+        waiting_whole,
         blocked,
         asked_port: asked_port(store.url.expose()),
         has_direct: store.direct_url.is_some(),
@@ -211,12 +254,41 @@ async fn facts(any: &AnyStore, store: &config::Store) -> Result<(Facts, Option<S
     Ok((facts, denied))
 }
 
-/// Nothing where this role has not the right, and the first refusal.
-fn allowed<T>(found: Result<Vec<T>, Error>, denied: &mut Option<String>) -> Result<Vec<T>, Error> {
+/// A relay remembers a topic without a route also when its messages have ended since: keeps those of which one waits, or may wait.
+async fn still_waiting(admin: &dyn Admin, met: Unrouted) -> Result<Vec<NoRoute>, Error> {
+    let mut kept = Vec::new();
+    for (n, one) in met.topics.into_iter().enumerate() {
+        // A topic that holds an address is shortened, so no message has it.
+        let asked = n < TOPICS_ASKED && !one.topic.contains("://");
+        let mut found = None;
+        if asked {
+            let filter = Filter {
+                namespace: Some(one.namespace),
+                topic: Some(one.topic.clone()),
+                state: Some(State::Pending),
+                limit: 1,
+                ..Filter::default()
+            };
+            let page = admin.list(&filter).await?;
+            found = page.messages.first().map(|message| message.id);
+            if found.is_none() && page.next.is_none() {
+                continue;
+            }
+        }
+        kept.push(NoRoute {
+            topic: one.topic,
+            example: found,
+        });
+    }
+    Ok(kept)
+}
+
+/// The default where this role has not the right, and the first refusal.
+fn allowed<T: Default>(found: Result<T, Error>, denied: &mut Option<String>) -> Result<T, Error> {
     match found {
         Err(Error::Denied(why)) => {
             denied.get_or_insert(why);
-            Ok(Vec::new())
+            Ok(T::default())
         }
         other => other,
     }

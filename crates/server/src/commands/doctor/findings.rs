@@ -1,7 +1,7 @@
 //! What facts about a store mean: each check answers with one line or more, and says what to do. No store is asked here.
 
 use posthouse::{
-    Breaker, Counts, DestinationView, Durability, MessageId, MessageView, RelayView, State,
+    Breaker, Count, Counts, DestinationView, Durability, MessageId, MessageView, RelayView, State,
     condition::{Condition, Holder, HolderKind},
     explain::route_for,
     topic::shown,
@@ -73,6 +73,12 @@ pub struct Facts {
     pub destinations: Vec<DestinationView>,
     /// The oldest that wait, at most [`SAMPLE`].
     pub waiting: Vec<MessageView>,
+    /// Whether these are all that wait.
+    pub waiting_whole: bool,
+    /// Topics that relays have claimed messages of, and that no live relay has a route for.
+    pub unrouted: Vec<NoRoute>,
+    /// Whether relays have met more of them than they list.
+    pub unrouted_more: bool,
     /// The newest that are dead, at most [`SAMPLE`].
     pub dead: Vec<MessageView>,
     /// Sagas that wait for a person, at most [`SAMPLE`].
@@ -85,6 +91,13 @@ pub struct Facts {
     pub asked_port: Option<u16>,
     /// Whether a URL past any pooler is configured.
     pub has_direct: bool,
+}
+
+/// A topic without a route, and a message of it that waits. None where that was not asked.
+#[derive(Clone, Debug)]
+pub struct NoRoute {
+    pub topic: String,
+    pub example: Option<MessageId>,
 }
 
 /// How many messages are looked at, for examples.
@@ -108,7 +121,7 @@ pub fn findings(facts: &Facts, old: Duration) -> Vec<Finding> {
     all.push(waiting(&facts.counts, &facts.waiting));
     all.push(leases(&facts.counts));
     all.push(keys(&facts.counts, facts.blocked));
-    all.push(routes(&facts.relays, &facts.waiting));
+    all.push(routes(facts));
     all.extend(destinations(&facts.destinations));
     all.push(dead(&facts.counts, &facts.dead));
     all.push(sagas(facts.held_sagas));
@@ -280,14 +293,14 @@ fn waiting(counts: &Counts, waiting: &[MessageView]) -> Finding {
 }
 
 fn leases(counts: &Counts) -> Finding {
-    match counts.expired.value {
-        0 => Finding::ok("leases", "none ran out"),
-        n => Finding::warn(
+    match counts.expired {
+        Count { value: 0, exact } => Finding::ok("leases", none_seen("none ran out", exact)),
+        count => Finding::warn(
             "leases",
             format!(
                 "{} ran out and {} not taken back yet",
-                number(n, "lease"),
-                if n == 1 { "was" } else { "were" }
+                counted(count, "lease"),
+                if count == Count::exact(1) { "was" } else { "were" }
             ),
             "a relay that is running takes them back within seconds; without one: posthouse repair",
         ),
@@ -295,9 +308,8 @@ fn leases(counts: &Counts) -> Finding {
 }
 
 fn keys(counts: &Counts, blocked: Option<(MessageId, MessageId)>) -> Finding {
-    let n = counts.blocked_keys.value;
-    if n == 0 {
-        return Finding::ok("keys", "none is blocked");
+    if let Count { value: 0, exact } = counts.blocked_keys {
+        return Finding::ok("keys", none_seen("none is blocked", exact));
     }
     let todo = match blocked {
         Some((waits, by)) => format!(
@@ -309,42 +321,76 @@ fn keys(counts: &Counts, blocked: Option<(MessageId, MessageId)>) -> Finding {
     };
     Finding::warn(
         "keys",
-        format!("a dead or quarantined message blocks {}", number(n, "order key")),
+        format!(
+            "a dead or quarantined message blocks {}",
+            counted(counts.blocked_keys, "order key")
+        ),
         todo,
     )
 }
 
-fn routes(relays: &[RelayView], waiting: &[MessageView]) -> Finding {
-    let live: Vec<_> = relays.iter().filter(|r| r.live).collect();
-    let mut without: BTreeMap<&str, (u64, MessageId)> = BTreeMap::new();
-    // Without a relay nothing has a route, and another line says so.
-    for message in waiting.iter().filter(|_| !live.is_empty()) {
+/// Topics without a route, from two sources. Relays report the topics of messages that they have claimed; the oldest pending messages may
+/// not have been claimed yet.
+fn routes(facts: &Facts) -> Finding {
+    let live: Vec<_> = facts.relays.iter().filter(|r| r.live).collect();
+    if live.is_empty() {
+        return Finding::ok("routes", "not looked at, because no relay is running");
+    }
+    let mut without: BTreeMap<&str, (u64, Option<MessageId>)> = BTreeMap::new();
+    for one in &facts.unrouted {
+        without.insert(&one.topic, (0, one.example));
+    }
+    for message in &facts.waiting {
         let served = |r: &&RelayView| r.relay.serves(&message.namespace, &message.topic).is_some();
         if !live.iter().any(served) {
-            without.entry(&message.topic).or_insert((0, message.id)).0 += 1;
+            let found = without.entry(&message.topic).or_insert((0, None));
+            *found = (found.0 + 1, Some(found.1.unwrap_or(message.id)));
         }
     }
-    let Some((first, (_, example))) = without.first_key_value() else {
-        return Finding::ok("routes", "no topic waits for one");
+    let Some((first, _)) = without.first_key_value() else {
+        return no_topic_waits(facts);
     };
-    let topics: Vec<_> = without
-        .iter()
-        .take(5)
-        .map(|(topic, (n, _))| format!("{} ({n})", shown(topic)))
-        .collect();
-    let more = if without.len() > 5 { ", ..." } else { "" };
+    let topics = without.iter().take(5).map(|(topic, (n, _))| match n {
+        0 => shown(topic).into_owned(),
+        n => format!("{} ({n}{})", shown(topic), if facts.waiting_whole { "" } else { "+" }),
+    });
+    let topics: Vec<_> = topics.collect();
+    let more = if without.len() > 5 || facts.unrouted_more {
+        ", ..."
+    } else {
+        ""
+    };
+    let example = match without.values().find_map(|(_, example)| *example) {
+        Some(example) => format!("; an example: posthouse messages explain {example}"),
+        None => String::new(),
+    };
     Finding::warn(
         "routes",
-        format!("no relay that is running has a route for {}{more}", topics.join(", ")),
+        format!(
+            "no relay that is running has a route for {}{more}{}",
+            topics.join(", "),
+            if facts.waiting_whole { "" } else { LOOKED_AT }
+        ),
         match first.starts_with("http:") || first.starts_with("fn:") {
-            true => format!("{}; an example: posthouse messages explain {example}", route_for(first)),
-            false => {
-                format!(
-                    "add a [[route]] to the relay's configuration; an example: posthouse messages explain {example}"
-                )
-            }
+            true => format!("{}{example}", route_for(first)),
+            false => format!("add a [[route]] to the relay's configuration{example}"),
         },
     )
+}
+
+/// The limits of this check, when more messages wait than it reads.
+const LOOKED_AT: &str = "; looked at the oldest 1,000 that wait, and at the topics that relays have claimed, not at what no relay has claimed yet";
+
+fn no_topic_waits(facts: &Facts) -> Finding {
+    match (facts.waiting_whole, facts.unrouted_more) {
+        (true, _) => Finding::ok("routes", "no topic waits for one"),
+        (false, false) => Finding::ok("routes", format!("no topic is known to wait for one{LOOKED_AT}")),
+        (false, true) => Finding::warn(
+            "routes",
+            format!("relays have claimed messages of more topics without a route than they list{LOOKED_AT}"),
+            "look at the log of each relay for \"no route for this topic\"",
+        ),
+    }
 }
 
 fn destinations(destinations: &[DestinationView]) -> Vec<Finding> {
@@ -379,7 +425,7 @@ fn destinations(destinations: &[DestinationView]) -> Vec<Finding> {
 fn dead(counts: &Counts, dead: &[MessageView]) -> Finding {
     let n = counts.dead.value;
     if n == 0 {
-        return Finding::ok("dead", "none");
+        return Finding::ok("dead", none_seen("none", counts.dead.exact));
     }
     let mut by_cause: BTreeMap<String, u64> = BTreeMap::new();
     for message in dead.iter().filter(|message| message.state == State::Dead) {
@@ -390,17 +436,16 @@ fn dead(counts: &Counts, dead: &[MessageView]) -> Finding {
             .or_default() += 1;
     }
     let causes: Vec<_> = by_cause.iter().map(|(cause, n)| format!("{n} {cause}")).collect();
-    let sampled = if (dead.len() as u64) < n {
+    let sampled = if (dead.len() as u64) < n || !counts.dead.exact {
         " among the newest"
     } else {
         ""
     };
-    let about = if counts.dead.exact { "" } else { "about " };
     Finding::warn(
         "dead",
         match causes.is_empty() {
-            true => format!("{about}{}", number(n, "message")),
-            false => format!("{about}{}: {}{sampled}", number(n, "message"), causes.join(", ")),
+            true => counted(counts.dead, "message"),
+            false => format!("{}: {}{sampled}", counted(counts.dead, "message"), causes.join(", ")),
         },
         match dead.iter().all(|message| message.kind.is_of_saga()) && !dead.is_empty() {
             true => "they belong to sagas: posthouse saga list --state held",
@@ -418,6 +463,21 @@ fn sagas(held: usize) -> Finding {
             "look: posthouse saga list --state held; then posthouse saga show, which says what can be done",
         ),
     }
+}
+
+/// A count of zero that is no proof says so.
+fn none_seen(found: &str, exact: bool) -> String {
+    match exact {
+        true => found.to_owned(),
+        false => {
+            format!("{found}, among the rows that were read; a long transaction or a large backlog hides the rest")
+        }
+    }
+}
+
+/// `1 lease`, `3 leases`, `10000+ leases`.
+fn counted(count: Count, word: &str) -> String {
+    format!("{count} {word}{}", if count == Count::exact(1) { "" } else { "s" })
 }
 
 fn number(n: u64, word: &str) -> String {

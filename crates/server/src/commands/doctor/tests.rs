@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     asked_port,
-    findings::{Facts, Finding, Level, findings},
+    findings::{Facts, Finding, Level, NoRoute, findings},
 };
 
 const NOW: Timestamp = Timestamp::from_micros(1_900_000_000_000_000);
@@ -97,6 +97,9 @@ fn well() -> Facts {
             relays: 1,
         }],
         waiting: vec![message(1, "order.placed", State::Pending)],
+        waiting_whole: true,
+        unrouted: Vec::new(),
+        unrouted_more: false,
         dead: Vec::new(),
         held_sagas: 0,
         blocked: None,
@@ -335,6 +338,64 @@ fn topics_without_a_route_are_named() {
     );
 }
 
+fn met(topic: &str, example: Option<u32>) -> NoRoute {
+    NoRoute {
+        topic: topic.to_owned(),
+        example: example.map(id),
+    }
+}
+
+#[test]
+fn topics_that_relays_have_met_are_named_behind_a_thousand_others() {
+    let (found, todo) = one("routes", |facts| {
+        facts.waiting_whole = false;
+        facts.unrouted = vec![met("invoice.sent", Some(9))];
+    });
+    assert!(
+        found.starts_with("no relay that is running has a route for invoice.sent; looked at the oldest 1,000"),
+        "{found}"
+    );
+    assert!(
+        todo.ends_with(&format!("posthouse messages explain {}", id(9))),
+        "{todo}"
+    );
+    let (found, _) = one("routes", |facts| {
+        facts.waiting_whole = false;
+        facts.unrouted = vec![met("invoice.sent", None)];
+        facts.waiting.push(message(7, "invoice.sent", State::Pending));
+    });
+    assert!(found.contains("for invoice.sent (1+);"), "{found}");
+}
+
+#[test]
+fn the_limits_of_the_check_of_routes_are_said() {
+    let said = |happens: fn(&mut Facts)| {
+        let mut facts = well();
+        happens(&mut facts);
+        let found = findings(&facts, Duration::from_secs(60));
+        let routes = found
+            .into_iter()
+            .find(|finding| finding.check == "routes")
+            .expect("one");
+        (routes.level, routes.found)
+    };
+    assert_eq!(said(|_| {}), (Level::Ok, "no topic waits for one".to_owned()));
+    let (level, found) = said(|facts| facts.waiting_whole = false);
+    assert_eq!(level, Level::Ok);
+    assert!(
+        found.starts_with("no topic is known to wait for one; looked at the oldest 1,000 that wait"),
+        "{found}"
+    );
+    let (level, found) = said(|facts| (facts.waiting_whole, facts.unrouted_more) = (false, true));
+    assert_eq!(level, Level::Warn);
+    assert!(found.contains("more topics without a route than they list"), "{found}");
+    let (level, found) = said(|facts| facts.relays.clear());
+    assert_eq!(
+        (level, &*found),
+        (Level::Ok, "not looked at, because no relay is running")
+    );
+}
+
 #[test]
 fn destinations_that_get_nothing_are_named() {
     let (found, todo) = one("destinations", |facts| {
@@ -364,8 +425,8 @@ fn the_dead_are_told_by_cause() {
     });
     assert_eq!(found, "3 messages: 1 exhausted, 2 exhausted after http_503");
     let (found, _) = one("dead", |facts| {
-        (facts.counts.dead.value, facts.counts.dead.exact) = (20_000, false);
+        facts.counts.dead = Count::capped(20_000, true, 10_000);
         facts.dead = vec![message(1, "order.placed", State::Dead)];
     });
-    assert_eq!(found, "about 20000 messages: 1 exhausted among the newest");
+    assert_eq!(found, "10000+ messages: 1 exhausted among the newest");
 }
