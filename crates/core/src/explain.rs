@@ -102,6 +102,8 @@ pub enum Cause {
     Lapsed {
         /// When.
         deliver_by: Timestamp,
+        /// The saga whose deadline that is.
+        saga: Option<crate::SagaId>,
     },
     /// Another message of its order key comes first.
     Behind {
@@ -212,7 +214,8 @@ pub fn explain(facts: &Facts) -> Vec<Cause> {
     }
     let mut causes = Vec::new();
     if let Some(deliver_by) = m.deliver_by.filter(|at| *at <= facts.now) {
-        causes.push(Cause::Lapsed { deliver_by });
+        let saga = crate::lease::saga_of(m.kind, m.parent);
+        causes.push(Cause::Lapsed { deliver_by, saga });
     }
     if let Some(ahead) = &facts.ahead {
         causes.push(Cause::Behind {
@@ -417,9 +420,16 @@ impl fmt::Display for Cause {
                 f,
                 "{worker} held it until {until} and has not answered; the next claim or `posthouse repair` takes it back"
             ),
-            Self::Lapsed { deliver_by } => write!(
+            Self::Lapsed { deliver_by, saga: None } => write!(
                 f,
                 "its deliver-by passed at {deliver_by}; a claim ends it as dead, unsent, when its turn comes"
+            ),
+            Self::Lapsed {
+                deliver_by,
+                saga: Some(id),
+            } => write!(
+                f,
+                "the deadline of saga {id} passed at {deliver_by}; a relay reports it to the saga, unsent, when its turn comes"
             ),
             Self::Behind { id, state, due_at } => {
                 write!(f, "message {id} of its order key comes first; that one is {state}")?;
@@ -714,7 +724,16 @@ mod tests {
                 state: State::Leased,
                 due_at: None,
             },
-            Cause::Lapsed { deliver_by: now },
+            Cause::Lapsed {
+                deliver_by: now,
+                saga: None,
+            },
+            Cause::Lapsed {
+                deliver_by: now,
+                saga: Some(crate::SagaId(uuid::Uuid::from_u128(
+                    0x0197_6d0c_0000_7000_8000_0000_0000_0005,
+                ))),
+            },
             Cause::Leased {
                 worker: worker.clone(),
                 until: soon,

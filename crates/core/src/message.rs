@@ -45,7 +45,7 @@ pub struct Message {
     pub ticket: Option<Ticket>,
     /// Not claimable before this much time has passed.
     pub delay: Duration,
-    /// Past this, the message is dead with reason `lapsed`, and never sent.
+    /// Past this, the message is dead with reason `lapsed`, and never sent. A message of a saga is not dead then: its saga decides.
     pub deliver_in: Option<Duration>,
     /// Leases in all before the message is dead. The store's default when absent.
     pub max_attempts: Option<u32>,
@@ -253,6 +253,8 @@ impl Message {
             return Err(Invalid::new("delay", "is more than ten years"));
         }
         match self.deliver_in {
+            // Its saga decides what becomes of a message that lapses, also of one that lapses at once.
+            Some(_) if self.kind.is_of_saga() => Ok(()),
             Some(within) if within.is_zero() || within > Limits::FARTHEST => Err(Invalid::new(
                 "deliver_in",
                 "must be more than zero and at most ten years",

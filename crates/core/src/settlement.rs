@@ -174,6 +174,7 @@ impl Settlement {
             Report::Expired => (Some("lease_expired".to_owned()), None, None),
             Report::Released(_) if step.evidence.is_none() => (None, None, None),
             Report::Released(_) => (Some("withdrawn".to_owned()), None, None),
+            Report::Lapsed => (Some("lapsed".to_owned()), None, None),
             Report::Sent(Outcome::Delivered { receipt, .. } | Outcome::Duplicate { receipt }) => {
                 (None, None, receipt.clone())
             }

@@ -111,8 +111,9 @@ BEGIN
         SELECT u.id, p_now, u.te, u.ns, u.topic, u.ok, u.dk, u.ct, u.p, u.dg, u.h::jsonb, u.deliver_by, coalesce(u.kind, 0), u.parent, u.dest
         FROM u ORDER BY u.o
         RETURNING message.seq, message.id),
+    -- A step of a saga does not lapse in the store: a claim grants it, and its saga decides.
     d AS (
-        SELECT m.seq, lane(u.ns, u.te) AS lane, u.ns, u.te, u.ok, u.due_at, u.deliver_by, u.budget, octet_length(u.p) AS bytes,
+        SELECT m.seq, lane(u.ns, u.te) AS lane, u.ns, u.te, u.ok, u.due_at, CASE WHEN u.kind IS DISTINCT FROM 2 THEN u.deliver_by END AS deliver_by, u.budget, octet_length(u.p) AS bytes,
                coalesce(u.block, false) AS block
         FROM m JOIN u ON u.id = m.id),
     k AS (

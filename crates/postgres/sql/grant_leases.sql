@@ -161,7 +161,8 @@ BEGIN
             WITH d AS (
                 DELETE FROM ready r WHERE r.ctid = ANY (picks)
                 RETURNING r.*, lots IS TRUE AND r.epoch = 0 AND r.attempts = 0 AND r.generation = 1 AND r.releases = 0 AND r.deliver_by IS NULL AS together),
-            -- Past its deliver-by: it ends here, unsent and without a grant.
+            -- Past its deliver-by: it ends here, unsent and without a grant. The live row of a step of a saga has no deliver-by: the step is granted with the time that is
+            -- left, which may be negative, and its saga decides.
             x AS (
                 INSERT INTO dead (seq, at, epoch, attempts, generation, max_attempts, reason, on_dead, blocking)
                 SELECT d.seq, granted_at, d.epoch, d.attempts, d.generation, d.max_attempts, 3, false, false FROM d WHERE d.deliver_by <= granted_at),
@@ -175,7 +176,7 @@ BEGIN
                 FROM d WHERE d.together GROUP BY d.lane, d.max_attempts),
             h AS (INSERT INTO deadline (until, token, half, seqs) SELECT until, p_token, tenant_half(p_tenant), array_agg(d.seq) FROM d WHERE (d.deliver_by <= granted_at) IS NOT TRUE AND NOT d.together HAVING count(*) > 0)
             SELECT d.seq, d.lane, CASE WHEN parked_ones THEN 0 ELSE d.pos END, m.id, d.epoch + 1, d.attempts + 1, d.generation, d.max_attempts::int, d.releases::int, false,
-                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(granted_at, d.deliver_by), m.kind, m.parent, m.destination
+                   m.tenant, m.namespace, m.topic, m.order_key, m.content_type, m.payload, m.headers, ms_between(granted_at, CASE WHEN m.kind = 2 THEN m.deliver_by ELSE d.deliver_by END), m.kind, m.parent, m.destination
             FROM d CROSS JOIN LATERAL (SELECT m.* FROM message m WHERE m.seq = d.seq OFFSET 0) m WHERE (d.deliver_by <= granted_at) IS NOT TRUE ORDER BY d.pos;
         ELSE
             CONTINUE;

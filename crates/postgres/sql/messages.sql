@@ -44,7 +44,7 @@ CREATE OR REPLACE VIEW posthouse.messages AS
            greatest(m.created_at, a.finished_at, v.started_at, v.at, o.at) AS updated_at,
            CASE WHEN v.seq IS NULL THEN coalesce(r.at, a.finished_at, m.created_at) ELSE v.at END AS finished_at,
            a.code AS last_code, a.error AS last_error, m.digest,
-           coalesce(v.max_attempts, r.max_attempts, a.max_attempts, 0)::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
+           coalesce(v.max_attempts, r.max_attempts, a.max_attempts, 0)::int AS max_attempts, CASE WHEN v.at IS NULL AND v.seq IS NOT NULL AND m.kind <> 2 THEN v.deliver_by ELSE m.deliver_by END AS deliver_by,
            m.content_type, octet_length(m.payload)::bigint AS bytes, posthouse.kind_word(m.kind) AS kind, m.parent, v.note, m.destination
     FROM posthouse.message m
     LEFT JOIN LATERAL (SELECT l.* FROM posthouse.live l WHERE l.seq = m.seq OFFSET 0) v ON true

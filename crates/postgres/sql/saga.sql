@@ -15,13 +15,13 @@ BEGIN
     IF cardinality(w) < cardinality(p_id) THEN
         SELECT array_agg(p_id[o] ORDER BY k), array_agg(p_tenant[o] ORDER BY k), array_agg(p_namespace[o] ORDER BY k), array_agg(p_topic[o] ORDER BY k),
                array_agg(p_content_type[o] ORDER BY k), array_agg(p_payload[o] ORDER BY k), array_agg(p_digest[o] ORDER BY k), array_agg(p_headers[o] ORDER BY k),
-               array_agg(p_delay_ms[o] ORDER BY k), array_agg(p_max_attempts[o] ORDER BY k), array_agg(p_relaxed[o] ORDER BY k), array_agg(p_kind[o] ORDER BY k),
+               array_agg(p_delay_ms[o] ORDER BY k), CASE WHEN count(p_deliver_ms[o]) > 0 THEN array_agg(p_deliver_ms[o] ORDER BY k) END, array_agg(p_max_attempts[o] ORDER BY k), array_agg(p_relaxed[o] ORDER BY k), array_agg(p_kind[o] ORDER BY k),
                array_agg(p_parent[o] ORDER BY k)
-        INTO p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_headers, p_delay_ms, p_max_attempts, p_relaxed, p_kind, p_parent
+        INTO p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_headers, p_delay_ms, p_deliver_ms, p_max_attempts, p_relaxed, p_kind, p_parent
         FROM unnest(w) WITH ORDINALITY u(o, k);
     END IF;
     -- Their ids were made for them, so nobody else has them; and they have no keys.
-    PERFORM write_messages(NULL, 'saga', p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, NULL, NULL, p_headers, p_delay_ms, NULL, p_max_attempts,
+    PERFORM write_messages(NULL, 'saga', p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, NULL, NULL, p_headers, p_delay_ms, p_deliver_ms, p_max_attempts,
                          NULL, NULL, p_relaxed, p_kind, p_parent, NULL, false);
 END $$;
 
@@ -92,6 +92,16 @@ BEGIN
             RAISE 'headers: "posthouse-step" must be of the saga that is started' USING ERRCODE = 'P7006';
         END IF;
     END LOOP;
+END $$;
+
+-- How long until these times (milliseconds since 1970) by the store's clock, or NULL if there are none. The messages of a change say when they lapse, not how long that is
+-- away: a change is written later than it was decided on, and a deadline does not move by that.
+CREATE OR REPLACE FUNCTION posthouse.ms_until(p_times bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = posthouse, pg_temp AS $$
+DECLARE
+    now_ms CONSTANT numeric := extract(epoch FROM clock()) * 1000;
+BEGIN
+    RETURN CASE WHEN p_times IS NOT NULL THEN ARRAY(SELECT floor(u.at - now_ms)::bigint FROM unnest(p_times) WITH ORDINALITY u(at, o) ORDER BY u.o) END;
 END $$;
 
 -- Starts a saga in the caller's transaction, unless its key is taken. p_text: namespace, tenant, name, key, definition, state, reason, snapshot. p_hash: of
@@ -253,7 +263,7 @@ BEGIN
     SELECT t, p_saga[w.o], p_actor[w.o], p_audit[w.o], coalesce(p_audit_note[w.o], '') FROM unnest(p_won) w(o) WHERE p_audit[w.o] IS NOT NULL;
 END $$;
 
--- Ends leases on messages of sagas: `settle`, with what becomes of the sagas, and what is sent next. Answers for each: settled, repeated, lost or stale.
+-- Ends leases on messages of sagas: `settle`, with what becomes of the sagas, and what is sent next. p_deliver_ms holds times (`ms_until`). Answers for each: settled, repeated, lost or stale.
 CREATE OR REPLACE FUNCTION posthouse.saga_settle(
     p_seq bigint[], p_token uuid[], p_epoch bigint[], p_outcome bigint[], p_next bigint[], p_reason bigint[], p_delay bigint[],
     p_budget bigint[], p_code text[], p_error text[], p_receipt text[], p_keeps bytea[], p_blocks boolean[],
@@ -298,12 +308,12 @@ BEGIN
         RAISE 'a lease was lost while its saga was being written' USING ERRCODE = 'P7010';
     END IF;
     PERFORM saga_write(won, p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_note, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);
-    PERFORM saga_send(won, p_of, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers, p_delay_ms, p_deliver_ms,
+    PERFORM saga_send(won, p_of, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers, p_delay_ms, ms_until(p_deliver_ms),
                       p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination);
     RETURN ARRAY(SELECT coalesce(answers[array_position(go, o::bigint)], 'stale') FROM generate_series(1, n) o ORDER BY o);
 END $$;
 
--- Changes one saga that no lease is about: what an operator wants, or what was answered too late. Answers {settled} or {stale}.
+-- Changes one saga without a settlement: for an operator's verb, or for an answer after its lease. p_deliver_ms holds times (`ms_until`). Answers {settled} or {stale}.
 CREATE OR REPLACE FUNCTION posthouse.saga_change(
     p_saga uuid[], p_revision bigint[], p_state text[], p_why text[], p_paused boolean[], p_ended boolean[], p_snapshot text[], p_actor text[], p_audit text[], p_audit_note text[],
     p_carrier_of bigint[], p_carrier uuid[], p_back_of bigint[], p_back uuid[], p_back_epoch bigint[], p_log_of bigint[], p_log_what text[], p_log_step text[], p_log_detail text[],
@@ -316,7 +326,7 @@ BEGIN
     PERFORM FROM saga s WHERE s.id = ANY (p_saga) ORDER BY s.id FOR UPDATE;
     IF saga_stands('{1}', p_saga, p_revision, p_back_of, p_back, p_back_epoch) = '{}' THEN RETURN '{stale}'; END IF;
     PERFORM saga_write('{1}', p_saga, p_state, p_why, p_paused, p_ended, p_snapshot, p_actor, p_audit, p_audit_note, p_carrier_of, p_carrier, p_log_of, p_log_what, p_log_step, p_log_detail);
-    PERFORM saga_send('{1}', p_of, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers, p_delay_ms, p_deliver_ms,
+    PERFORM saga_send('{1}', p_of, p_id, p_tenant, p_namespace, p_topic, p_content_type, p_payload, p_digest, p_order_key, p_dedupe_key, p_headers, p_delay_ms, ms_until(p_deliver_ms),
                       p_max_attempts, p_block, p_keep, p_relaxed, p_kind, p_parent, p_destination);
     RETURN '{settled}';
 END $$;

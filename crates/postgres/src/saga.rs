@@ -1,7 +1,7 @@
 //! Sagas: thin calls of the functions in `saga.sql`. What becomes of a saga is decided by the core.
 
 use posthouse_core::{
-    Error, MessageId, STARTED_TOTAL, SagaId, Settlement, Verdict,
+    Error, Message, MessageId, STARTED_TOTAL, SagaId, Settlement, Timestamp, Verdict,
     ledger::check_consumer,
     saga::{
         Change, Doing, Found, Happened, Live, Loaded, LogLine, SagaFilter, SagaPage, SagaRow, Snapshot, Standing,
@@ -62,7 +62,7 @@ impl Outbox {
         ];
         args.extend(log_args(&saga.log.iter().collect::<Vec<_>>()));
         args.extend(send_args(
-            &saga.sends.iter().map(|message| (1, message)).collect::<Vec<_>>(),
+            saga.sends.iter().map(|message| (1, message.clone())).collect(),
         ));
         let answer = tx.run(&Call::new(self.schema(), "saga_start", args)).await?;
         let answer: Vec<_> = answer.into_iter().flatten().flatten().collect();
@@ -123,9 +123,8 @@ fn log_args(log: &[&Happened]) -> [Arg; 3] {
 }
 
 /// Messages, each with the number of what it belongs to.
-fn send_args(sends: &[(i64, &posthouse_core::Message)]) -> Vec<Arg> {
-    let of = sends.iter().map(|(of, _)| Some(*of)).collect();
-    let messages: Vec<_> = sends.iter().map(|(_, message)| (*message).clone()).collect();
+fn send_args(sends: Vec<(i64, Message)>) -> Vec<Arg> {
+    let (of, messages): (Vec<_>, Vec<_>) = sends.into_iter().map(|(of, message)| (Some(of), message)).unzip();
     let ids = messages
         .iter()
         .map(|message| message.id.unwrap_or_else(|| MessageId(Uuid::now_v7())));
@@ -133,6 +132,15 @@ fn send_args(sends: &[(i64, &posthouse_core::Message)]) -> Vec<Arg> {
     let mut args = vec![Arg::Longs(Some(of))];
     args.extend(message_args(&messages, &ids));
     args
+}
+
+/// A message of a change, with its deliver-by as a time in milliseconds since 1970, which `ms_until` in `saga.sql` expects.
+fn with_time(change: &Change, message: &Message) -> Message {
+    let since = |at: Timestamp| at.since(Timestamp::from_micros(0));
+    Message {
+        deliver_in: change.deliver_by(message).map(since),
+        ..message.clone()
+    }
 }
 
 /// The arguments of `saga_write` and what goes with it, for several changes.
@@ -150,7 +158,7 @@ fn change_args(changes: &[&Change]) -> Result<Vec<Arg>, Error> {
         .flat_map(|(o, c)| c.log.iter().map(move |line| (o, line)))
         .collect();
     let sends: Vec<_> = numbered()
-        .flat_map(|(o, c)| c.sends.iter().map(move |message| (o, message)))
+        .flat_map(|(o, c)| c.sends.iter().map(move |message| (o, with_time(c, message))))
         .collect();
     let long = |n: u64| Some(i64::try_from(n).unwrap_or(i64::MAX));
     let mut args = vec![
@@ -172,7 +180,7 @@ fn change_args(changes: &[&Change]) -> Result<Vec<Arg>, Error> {
         Arg::Longs(Some(log.iter().map(|(o, _)| Some(*o)).collect())),
     ];
     args.extend(log_args(&log.iter().map(|(_, line)| *line).collect::<Vec<_>>()));
-    args.extend(send_args(&sends));
+    args.extend(send_args(sends));
     Ok(args)
 }
 

@@ -279,7 +279,8 @@ BEGIN
     INSERT INTO posthouse_ready (
         lane, pos, seq, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped
     )
-    SELECT lane, seq, seq, bytes, 0, max_attempts, 0, 1, 0, deliver_by, 0
+    -- A step of a saga does not lapse in the store: a claim grants it, and its saga decides.
+    SELECT lane, seq, seq, bytes, 0, max_attempts, 0, 1, 0, CASE WHEN kind <> 'step' THEN deliver_by END, 0
     FROM posthouse_message
     WHERE id = NEW.id;
 END;
@@ -330,14 +331,18 @@ BEGIN
     INSERT INTO posthouse_ready (
         lane, pos, seq, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped
     )
-    SELECT lane, seq, seq, bytes, 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
+    SELECT
+        lane, seq, seq, bytes, 0, max_attempts, 0, 1, 0, CASE WHEN kind <> 'step' THEN deliver_by END,
+        dedupe_key IS NOT NULL
     FROM posthouse_message
     WHERE id = NEW.id AND order_key IS NULL AND due_at <= created_at;
 
     INSERT INTO posthouse_sched (
         seq, lane, wake_at, due_at, bytes, attempts, max_attempts, epoch, generation, releases, deliver_by, deduped
     )
-    SELECT seq, lane, due_at, due_at, bytes, 0, max_attempts, 0, 1, 0, deliver_by, dedupe_key IS NOT NULL
+    SELECT
+        seq, lane, due_at, due_at, bytes, 0, max_attempts, 0, 1, 0, CASE WHEN kind <> 'step' THEN deliver_by END,
+        dedupe_key IS NOT NULL
     FROM posthouse_message
     WHERE id = NEW.id AND order_key IS NULL AND due_at > created_at;
 

@@ -39,7 +39,7 @@ SELECT
             THEN coalesce(r.due_at, r2.due_at, s.due_at, k.due_at, k2.due_at, m.due_at)
     END AS due_at,
     CASE
-        WHEN coalesce(l.seq, r.seq, r2.seq, s.seq, k.seq, k2.seq) IS NOT NULL
+        WHEN coalesce(l.seq, r.seq, r2.seq, s.seq, k.seq, k2.seq) IS NOT NULL AND m.kind <> 'step'
             THEN coalesce(l.deliver_by, r.deliver_by, r2.deliver_by, s.deliver_by, k.deliver_by, k2.deliver_by)
         ELSE m.deliver_by
     END AS deliver_by,

@@ -370,6 +370,7 @@ fn claimed(
         destination: optional_text(row, 9)?,
         ticket,
     };
+    let deliver_by = deliver_by.or(row.get(11)?);
     let deliver_within = deliver_by.map(|at| Timestamp::from_micros(at).since(Timestamp::from_micros(now)));
     Ok(Claimed {
         lease,

@@ -187,7 +187,7 @@ pub(crate) async fn change<R: Run>(on: &mut R, options: &Options, change: &Chang
         ];
         run(on, AUDIT_ADD, values).await?;
     }
-    insert_all(on, options, &change.sends).await?;
+    insert_all(on, options, &change.sends_at(Timestamp::from_micros(now))).await?;
     Ok(Verdict::Settled)
 }
 

@@ -199,7 +199,7 @@ async fn read(work: &mut Work<'_>, chosen: &[i64], token: LeaseToken) -> Result<
         let now = Timestamp::from_micros(work.now);
         claimed.push(Claimed {
             lease: record.lease(token)?,
-            deliver_within: record.deliver_by.map(|at| Timestamp::from_micros(at).since(now)),
+            deliver_within: record.lapses_at().map(|at| Timestamp::from_micros(at).since(now)),
             delivery: record.delivery(body)?,
         });
     }

@@ -1,8 +1,8 @@
 //! A message as it stands: one record, and the lines that lead to it.
 
 use posthouse_core::{
-    DeadReason, Digest, Error, Lease, LeaseToken, Limits, Message, MessageId, MessageView, OnDead, Standing, State,
-    Step, Timestamp,
+    DeadReason, Digest, Error, Kind, Lease, LeaseToken, Limits, Message, MessageId, MessageView, OnDead, Standing,
+    State, Step, Timestamp,
     headers::{of_message, take_binding, take_ticket},
     lease::saga_of,
 };
@@ -183,7 +183,8 @@ impl Record {
             on_dead: message.on_dead.as_str().to_owned(),
             pos: seq,
             due_at: later(now, message.delay),
-            deliver_by,
+            // A step of a saga does not lapse in the store: a claim grants it, and its saga decides.
+            deliver_by: deliver_by.filter(|_| message.kind != Kind::Step),
             wake_at: None,
             updated_at: now,
             finished_at: None,
@@ -286,6 +287,14 @@ impl Record {
         self.on_dead == OnDead::Block.as_str()
     }
 
+    /// When it must not be sent any more. The live deliver-by of a step of a saga is none, because the store does not act on it.
+    pub fn lapses_at(&self) -> Option<i64> {
+        match self.kind == Kind::Step.as_str() {
+            true => self.first_deliver_by,
+            false => self.deliver_by,
+        }
+    }
+
     pub fn lapsed(&self, now: i64) -> bool {
         self.deliver_by.is_some_and(|at| at <= now)
     }
@@ -369,7 +378,7 @@ impl Record {
         let (standing, state) = (self.standing()?, self.state()?);
         let deliver_by = match state.is_terminal() {
             true => self.first_deliver_by,
-            false => self.deliver_by,
+            false => self.lapses_at(),
         };
         Ok(MessageView {
             id: MessageId(self.uuid),

@@ -280,7 +280,8 @@ pub(crate) async fn change(work: &mut Work<'_>, options: &Options, change: &Chan
         let about = About::Message(MessageId(change.owner.id.0));
         write_audit(work, about, change.actor.clone(), action, note.clone()).await?;
     }
-    insert_all(work, options, &change.sends, false).await?;
+    let sends = change.sends_at(Timestamp::from_micros(work.now));
+    insert_all(work, options, &sends, false).await?;
     Ok(Verdict::Settled)
 }
 

@@ -22,6 +22,8 @@ pub struct Errand {
     pub role: Role,
     /// Not before this has passed.
     pub delay: Duration,
+    /// Not sent after this time, by the store's clock: the deadline of the saga, if this would be the first send of a step up to the pivot.
+    pub deliver_by: Option<Timestamp>,
     /// Attempts that are left.
     pub attempts: u32,
     /// The body.
@@ -86,13 +88,14 @@ impl Errand {
             step: None,
             role: Role::Timer,
             delay,
+            deliver_by: None,
             attempts: crate::Limits::ATTEMPTS,
             payload: Vec::new(),
         }
     }
 
-    /// As it is enqueued.
-    pub fn message(self, definition: &Definition, owner: &Owner) -> Message {
+    /// As it is enqueued, when it was decided on at this time.
+    pub fn message(self, definition: &Definition, owner: &Owner, decided_at: Timestamp) -> Message {
         let step = self.step.map(|(at, run)| (&definition.steps()[at], run));
         let topic = match (step, self.role) {
             (Some((step, _)), Role::Do) => step.action.clone(),
@@ -118,6 +121,7 @@ impl Errand {
         Message {
             id: Some(self.message),
             delay: self.delay,
+            deliver_in: self.deliver_by.map(|at| at.since(decided_at)),
             max_attempts: Some(self.attempts),
             order: Order::Relaxed,
             kind,

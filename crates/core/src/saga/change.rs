@@ -11,7 +11,7 @@ use crate::{
     saga::{HeldReason, Role, SagaState, Ticket},
 };
 use serde_json::Value;
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 /// The largest output of a step that is kept.
 pub const MOST_OUTPUT: usize = 64 << 10;
@@ -27,6 +27,8 @@ pub struct Change {
     pub was: (SagaState, Option<HeldReason>),
     /// The revision on which it was decided.
     pub expected: u64,
+    /// When it was decided, by the store's clock. The `deliver_in` of its messages counts from here, not from when they are written.
+    pub decided_at: Timestamp,
     /// Where it stands then.
     pub snapshot: Snapshot,
     /// Messages to enqueue with it.
@@ -51,6 +53,24 @@ impl Change {
     pub const fn revision(&self) -> u64 {
         self.expected + 1
     }
+
+    /// When one of its messages lapses, by the store's clock.
+    pub fn deliver_by(&self, message: &Message) -> Option<Timestamp> {
+        message.deliver_in.map(|within| self.decided_at.plus(within))
+    }
+
+    /// Its messages as they are enqueued at `now`: their `deliver_in` counts from then. A change is written later than it was decided, and a deadline
+    /// does not move by that.
+    pub fn sends_at(&self, now: Timestamp) -> Cow<'_, [Message]> {
+        if self.sends.iter().all(|message| message.deliver_in.is_none()) {
+            return Cow::Borrowed(&self.sends);
+        }
+        let left = |message: &Message| Message {
+            deliver_in: self.deliver_by(message).map(|at| at.since(now)),
+            ..message.clone()
+        };
+        self.sends.iter().map(left).collect()
+    }
 }
 
 /// What ended a lease on a message of a saga.
@@ -62,6 +82,8 @@ pub enum Report {
     Expired,
     /// No send began. It is not to be due before this has passed.
     Released(Duration),
+    /// No send began: its deliver-by, the deadline of its saga, had passed.
+    Lapsed,
 }
 
 /// A saga as it was found.
@@ -137,6 +159,10 @@ impl Loaded {
                 attempts: lease.standing.attempts.saturating_sub(1),
                 after: *after,
             },
+            Report::Lapsed => Event::Lapsed {
+                message: lease.id,
+                attempts: lease.standing.attempts.saturating_sub(1),
+            },
         };
         // Only what an operator asks for is ever refused.
         match self.decide(&event, actor, roll) {
@@ -194,6 +220,7 @@ impl Loaded {
     fn decide(&self, event: &Event, actor: &str, roll: f64) -> Result<(Option<Own>, Change), Refused> {
         let ctx = Ctx {
             now: self.now,
+            began: self.row.created_at,
             roll,
             payload_bytes: self.payload_bytes,
         };
@@ -201,11 +228,14 @@ impl Loaded {
         let owner = self.owner();
         let sends = decision.sends.into_iter();
         let change = Change {
-            sends: sends.map(|errand| errand.message(&self.definition, &owner)).collect(),
+            sends: sends
+                .map(|errand| errand.message(&self.definition, &owner, self.now))
+                .collect(),
             owner,
             name: self.row.name.clone(),
             was: self.snapshot.state(),
             expected: self.row.revision,
+            decided_at: self.now,
             snapshot: decision.snapshot,
             withdraw: decision.withdraw,
             log: decision.log,
@@ -305,7 +335,7 @@ impl Report {
             }
             Self::Expired => AttemptOutcome::LeaseExpired,
             // Nothing was sent, and nothing will be.
-            Self::Released(_) => AttemptOutcome::Lapsed,
+            Self::Released(_) | Self::Lapsed => AttemptOutcome::Lapsed,
         }
     }
 }

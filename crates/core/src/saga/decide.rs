@@ -168,6 +168,13 @@ pub enum Event {
         /// Not due before this has passed.
         after: Duration,
     },
+    /// One of its messages was not sent, because its deliver-by had passed.
+    Lapsed {
+        /// The message.
+        message: MessageId,
+        /// Its attempts before this one, which does not count.
+        attempts: u32,
+    },
     /// An answer came after its lease was lost.
     Late {
         /// The step.
@@ -215,8 +222,10 @@ pub type Live = BTreeMap<MessageId, Standing>;
 /// What a decision needs besides.
 #[derive(Clone, Copy, Debug)]
 pub struct Ctx {
-    /// The time, for the identities of new messages alone.
+    /// The time, by the store's clock.
     pub now: Timestamp,
+    /// When the saga was started, by the same clock.
+    pub began: Timestamp,
     /// A number from 0 to 1 for the jitter.
     pub roll: f64,
     /// The largest payload that the store takes.
@@ -319,7 +328,12 @@ pub fn decide(
             after,
         } => {
             work.own = Some(*message);
-            let own = work.released(*message, *attempts, *after);
+            let own = work.unsent(*message, *attempts, Some(*after));
+            work.next.own = Some(own);
+        }
+        Event::Lapsed { message, attempts } => {
+            work.own = Some(*message);
+            let own = work.unsent(*message, *attempts, None);
             work.next.own = Some(own);
         }
         Event::Late {
@@ -406,7 +420,10 @@ impl Work<'_> {
     }
 
     fn set_timer(&mut self) {
+        self.next.snapshot.deadline = None;
         if let Some(deadline) = self.definition.deadline() {
+            let after = self.ctx.now.since(self.ctx.began) + deadline;
+            self.next.snapshot.deadline = u64::try_from(after.as_micros()).ok();
             let message = self.draw();
             self.next.snapshot.timer = Some(message);
             self.next.sends.push(Errand::timer(message, deadline));
@@ -456,9 +473,21 @@ impl Work<'_> {
         }
     }
 
-    /// A message goes back unsent; but not if the saga does not want it any more, since nobody would hear of it.
-    fn released(&mut self, message: MessageId, attempts: u32, after: Duration) -> Own {
-        let wanted = Own::Released(after);
+    /// The deadline, by the store's clock.
+    fn deadline(&self) -> Option<Timestamp> {
+        let after = self.next.snapshot.deadline?;
+        Some(self.ctx.began.plus(Duration::from_micros(after)))
+    }
+
+    /// Whether the deadline has passed, also if its timer message is not processed yet.
+    fn is_overdue(&self) -> bool {
+        self.next.snapshot.overdue || self.deadline().is_some_and(|at| at <= self.ctx.now)
+    }
+
+    /// Handles a message whose lease ends unsent. It is released, due `after` this long, unless the saga no longer wants it sent. Without `after` its deliver-by has
+    /// passed: it cannot be sent any more, and the deadline turns the saga back, or another message takes its place.
+    fn unsent(&mut self, message: MessageId, attempts: u32, after: Option<Duration>) -> Own {
+        let wanted = Own::Released(after.unwrap_or_default());
         if self.next.snapshot.timer == Some(message) {
             return wanted;
         }
@@ -471,14 +500,20 @@ impl Work<'_> {
             _ => self.is_forward(),
         };
         let carrier = self.step(at).carrier.take();
+        if after.is_none() && going {
+            // The relay's clock counts from before the claim, so the store's may be some milliseconds behind it. Without a deadline an operator has retried a
+            // step since: another message takes the place of this one.
+            self.next.snapshot.overdue = self.next.snapshot.deadline.is_some();
+            self.log("not_sent", Some(at), "its deadline passed before it was sent");
+        }
         // It was waited for only because it may have been the pivot.
-        let too_late = role != Role::Undo && self.next.snapshot.overdue && self.may_turn_back();
+        let too_late = role != Role::Undo && self.is_overdue() && self.may_turn_back();
         let known = self.look(at).late.as_ref().map(|late| late.role);
         let answered = match role {
             Role::Undo => known == Some(Role::Undo),
             _ => known == Some(Role::Do),
         };
-        if going && !self.is_stopped() && !too_late && !answered {
+        if going && after.is_some() && !self.is_stopped() && !too_late && !answered {
             self.step(at).carrier = carrier;
             return wanted;
         }
@@ -538,7 +573,7 @@ impl Work<'_> {
             }
             Answered::Retry { after, .. } => self.again(at, total, *after),
             Answered::NoHandler { .. } => {
-                if !self.is_forward() || self.is_too_late(at) {
+                if !self.is_forward() || self.is_too_late() {
                     return self.not_again(at, total);
                 }
                 self.step(at).attempts = total;
@@ -598,10 +633,7 @@ impl Work<'_> {
 
     /// It is tried again if it may be.
     fn again(&mut self, at: usize, total: u32, wish: Option<Duration>) -> Own {
-        if !self.is_forward() {
-            return self.not_again(at, total);
-        }
-        if self.is_too_late(at) {
+        if !self.is_forward() || self.is_too_late() {
             return self.not_again(at, total);
         }
         let policy = &self.def(at).retry;
@@ -617,9 +649,9 @@ impl Work<'_> {
         Own::Again(wait)
     }
 
-    /// Whether its end was waited for only because it may have been the pivot.
-    fn is_too_late(&self, at: usize) -> bool {
-        self.next.snapshot.overdue && !self.look(at).tainted && !self.is_past_pivot()
+    /// Whether the deadline has passed and turns the saga back.
+    fn is_too_late(&self) -> bool {
+        self.is_overdue() && !self.is_past_pivot()
     }
 
     /// The saga goes back, or will at once, or is over: it is not sent again.
@@ -880,7 +912,7 @@ impl Work<'_> {
     }
 
     fn forward(&mut self) {
-        if self.next.snapshot.overdue && self.may_turn_back() {
+        if self.is_overdue() && self.may_turn_back() {
             return self.turn_back("its deadline has passed".to_owned());
         }
         if self.next.snapshot.steps.iter().any(|step| step.stuck.is_some()) {
@@ -973,6 +1005,7 @@ impl Work<'_> {
                     step: Some((at, self.look(at).run)),
                     role,
                     delay,
+                    deliver_by: self.deliver_by(at, role),
                     attempts: self.budget(at, role),
                     payload,
                 });

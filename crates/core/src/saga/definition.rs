@@ -551,8 +551,12 @@ impl Definition {
 
     /// Whether it is past the pivot when this step begins.
     fn is_after_pivot(&self, step: usize) -> bool {
-        self.pivot()
-            .is_some_and(|pivot| pivot == step || self.before[step].contains(&pivot))
+        self.pivot() == Some(step) || !self.is_up_to_pivot(step)
+    }
+
+    /// Whether a step is the pivot, or comes before it: the deadline turns back a saga that has not begun it. Without a pivot every step is.
+    pub fn is_up_to_pivot(&self, step: usize) -> bool {
+        self.pivot().is_none_or(|pivot| !self.before[step].contains(&pivot))
     }
 
     /// What an engineer would object to.

@@ -242,6 +242,9 @@ pub struct Snapshot {
     pub quarantined: Option<String>,
     /// Its deadline has passed, and nothing was done about it yet.
     pub overdue: bool,
+    /// The deadline, in microseconds after the start of the saga. None if there is none, or if an operator retried a step after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<u64>,
     /// Why it goes back.
     pub cause: Option<String>,
     /// The message that will say that the time is over.
@@ -309,6 +312,7 @@ impl Snapshot {
             paused: false,
             quarantined: None,
             overdue: false,
+            deadline: None,
             cause: None,
             timer: None,
             serial: 0,

@@ -124,8 +124,10 @@ impl Start {
             namespace: self.namespace,
             tenant: self.tenant,
         };
+        let now = time_of(self.id);
         let ctx = Ctx {
-            now: time_of(self.id),
+            now,
+            began: now,
             roll: 0.5,
             payload_bytes: limits.payload_bytes,
         };
@@ -140,7 +142,9 @@ impl Start {
         )
         .map_err(|refused| Invalid::new("input", refused.0))?;
         let sends = decision.sends.into_iter();
-        let sends: Vec<_> = sends.map(|errand| errand.message(&self.definition, &owner)).collect();
+        let sends: Vec<_> = sends
+            .map(|errand| errand.message(&self.definition, &owner, now))
+            .collect();
         sends.iter().try_for_each(|message| message.check(limits))?;
         Ok(Beginning {
             digest: Digest::of_fields(&[sorted(&snapshot.input).as_bytes()]),

@@ -180,8 +180,12 @@ impl Line {
         let lease = work.grip.lease();
         let overdue = matches!(why, Unsent::Overdue);
         if lease.saga.is_some() {
-            // Whether it is wanted yet is for its saga to say.
-            return self.end_step(work, span, None, Report::Released(Duration::ZERO), overdue);
+            // Its saga decides what becomes of it.
+            let report = match why {
+                Unsent::Lapsed => Report::Lapsed,
+                _ => Report::Released(Duration::ZERO),
+            };
+            return self.end_step(work, span, None, report, overdue);
         }
         let settlement = match why {
             // By our own clock, which began before the store was asked, its time may be over; by the store's it may not be.

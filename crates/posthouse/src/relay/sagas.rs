@@ -68,11 +68,11 @@ pub(super) async fn finish(store: &Arc<dyn Store>, actor: &str, mut steps: Vec<S
     }
 }
 
-/// Those whose leases are over are lost. What is given back unsent does no harm, however late.
+/// Those whose leases are over are lost. A message that ends unsent does no harm, however late.
 fn lose(store: &Arc<dyn Store>, actor: &str, steps: Vec<Step>) -> Vec<Step> {
     let now = Instant::now();
     let is_over = |step: &Step| {
-        let sent = !matches!(step.report, Report::Released(_));
+        let sent = !matches!(step.report, Report::Released(_) | Report::Lapsed);
         sent && step.ending.work.grip.until() <= now
     };
     let (over, held): (Vec<_>, Vec<_>) = steps.into_iter().partition(is_over);

@@ -207,12 +207,16 @@ fn a_flaw_of_the_store_is_noticed() {
     }
 }
 
-/// Two who decide on the same saga, and participants who say what they did not do.
+/// Two who decide on the same saga, steps that are sent after the deadline, and participants who say what they did not do.
 #[test]
 fn a_flaw_that_sagas_suffer_from_is_noticed() {
     let planted = [
         Planted {
             flaw: Some(Flaw::SagaWithoutVersion),
+            ..Planted::default()
+        },
+        Planted {
+            flaw: Some(Flaw::StepsNeverLapse),
             ..Planted::default()
         },
         Planted {

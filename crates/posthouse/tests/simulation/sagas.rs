@@ -193,6 +193,39 @@ fn next(saga: &Loaded, patience: bool, chance: &mut Rng) -> Option<Verb> {
     }
 }
 
+/// Steps up to the pivot whose first send began after the deadline, although no operator has retried one.
+async fn sent_late(world: &World, saga: &Loaded, parts: &BTreeMap<String, Part>) -> Vec<String> {
+    let (id, definition) = (saga.row.id, &saga.definition);
+    let log = world.memory.saga_log(id, 0, 1000).await.unwrap();
+    let again = ["retry", "replay", "replay_again"];
+    let Some(deadline) = definition.deadline() else {
+        return Vec::new();
+    };
+    if log
+        .iter()
+        .any(|line| line.actor == "op" && again.contains(&line.what.as_str()))
+    {
+        return Vec::new();
+    }
+    let now = world.memory.counts().await.unwrap().now.unwrap();
+    let over_for = now.since(saga.row.created_at.plus(deadline));
+    let mut late = Vec::new();
+    for (at, def) in definition.steps().iter().enumerate() {
+        let part = parts.get(&format!("{id}:{}#1", def.name)).copied().unwrap_or_default();
+        let Some(ago) = part.began.map(|began| began.elapsed()) else {
+            continue;
+        };
+        if definition.is_up_to_pivot(at) && ago < over_for {
+            late.push(format!(
+                "{id}:{} began {:?} after the deadline: {log:#?}",
+                def.name,
+                over_for - ago
+            ));
+        }
+    }
+    late
+}
+
 /// What is left, and what the sagas say is left.
 pub async fn judge(world: &World, begun: &Begun) -> Vec<String> {
     let mut broken = Vec::new();
@@ -234,6 +267,7 @@ pub async fn judge(world: &World, begun: &Begun) -> Vec<String> {
                 broken.push(format!("{forward} came {} times, and nothing went wrong", part.came));
             }
         }
+        broken.extend(sent_late(world, &saga, &parts).await);
         // Earlier runs were all undone.
         let earlier = parts.iter().filter(|(key, _)| key.starts_with(&id.to_string()));
         for (key, part) in earlier {

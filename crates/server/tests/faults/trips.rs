@@ -2,8 +2,8 @@
 //! participants really did is judged.
 
 use posthouse::{
-    SagaId,
-    saga::{SagaState, drive, from_json, start},
+    SagaId, Timestamp,
+    saga::{SagaRow, SagaState, drive, from_json, start},
 };
 use serde_json::{Value, json};
 use std::{
@@ -84,6 +84,17 @@ fn trip(world: &World) -> posthouse::saga::Definition {
           "retry": quick, "compensate_retry": quick },
         { "name": "charge", "action_uri": at("/charge"), "verify_uri": at("/charge/find"), "pivot": true, "retry": quick },
     ] });
+    from_json(&definition.to_string()).unwrap()
+}
+
+/// The same under another name, with a deadline; the charge begins this long after the hotel.
+fn short_trip(world: &World, deadline: Duration, delay: Duration) -> posthouse::saga::Definition {
+    let mut definition: Value = serde_json::from_str(&trip(world).json()).unwrap();
+    definition["name"] = json!("short");
+    definition["deadline_ms"] = json!(deadline.as_millis());
+    if !delay.is_zero() {
+        definition["steps"][2]["delay_ms"] = json!(delay.as_millis());
+    }
     from_json(&definition.to_string()).unwrap()
 }
 
@@ -188,12 +199,7 @@ fn many(on: On) {
         participants.answers(request, request.path == "/charge" && number == 0)
     });
     let (definition, store) = (trip(&world), world.store.store());
-    let ids: Vec<SagaId> = (0..count)
-        .map(|n| {
-            let started = start(&definition, format!("k{n}"), &n).unwrap();
-            world.block(world.store.start(started)).unwrap().id()
-        })
-        .collect();
+    let ids = begun(&world, &definition, 0..count);
     let busy = |name: &str| Told {
         lease_ms: 3000,
         batch: 100,
@@ -227,6 +233,127 @@ fn many(on: On) {
     }
 }
 
+/// When each step first came to its participant, by the key of the step.
+#[derive(Clone, Default)]
+struct Arrivals(Arc<Mutex<BTreeMap<String, Timestamp>>>);
+
+impl Arrivals {
+    fn note(&self, request: &Request) {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+        let now = Timestamp::from_micros(0).plus(since);
+        let key = request.headers["idempotency-key"].clone();
+        self.0.lock().unwrap().entry(key).or_insert(now);
+    }
+
+    fn of(&self, saga: SagaId, step: &str) -> Option<Timestamp> {
+        self.0.lock().unwrap().get(&format!("{saga}:{step}#1:do")).copied()
+    }
+}
+
+/// Starts sagas of the definition, one for each number.
+fn begun(world: &World, definition: &posthouse::saga::Definition, numbers: std::ops::Range<usize>) -> Vec<SagaId> {
+    let begin = |n: usize| {
+        let started = start(definition, format!("k{n}"), &n).unwrap();
+        world.block(world.store.start(started)).unwrap().id()
+    };
+    numbers.map(begin).collect()
+}
+
+fn row(world: &World, id: SagaId) -> SagaRow {
+    world.block(drive::load(&*world.store.store(), id)).unwrap().row
+}
+
+fn all_over(world: &World, ids: &[SagaId]) -> bool {
+    ids.iter().all(|id| row(world, *id).state.is_over())
+}
+
+/// No relay runs when the deadlines of 20 sagas pass: half of them have not begun, the others wait before their charge.
+fn relay_down_over_the_deadline(on: On) {
+    const DEADLINE: Duration = Duration::from_millis(5000);
+    let world = World::new(on);
+    let (ledger, arrivals) = (Ledger::default(), Arrivals::default());
+    let (participants, noted) = (ledger.clone(), arrivals.clone());
+    world.receiver.does(move |request| {
+        noted.note(request);
+        participants.answers(request, false)
+    });
+    let definition = short_trip(&world, DEADLINE, Duration::from_millis(4000));
+    let mut ids = begun(&world, &definition, 0..10);
+    let mut relay = world.relay(&told("before"));
+    wait("every hotel is booked", || {
+        ids.iter().all(|id| arrivals.of(*id, "hotel").is_some())
+    });
+    relay.stop();
+    ids.extend(begun(&world, &definition, 10..20));
+    let over = ids
+        .iter()
+        .map(|id| row(&world, *id).created_at.plus(DEADLINE))
+        .max()
+        .unwrap();
+    let now = || Timestamp::from_micros(0).plus(std::time::UNIX_EPOCH.elapsed().unwrap());
+    wait("the deadlines have passed", || now() > over);
+    let mut relay = world.relay(&told("after"));
+    wait("all sagas have ended", || all_over(&world, &ids));
+    relay.stop();
+    for (n, id) in ids.into_iter().enumerate() {
+        assert_eq!(row(&world, id).state, SagaState::Compensated, "{n}");
+        assert_eq!(arrivals.of(id, "charge"), None, "{n} was charged after its deadline");
+        let (flight, hotel) = (ledger.of(id, "flight"), ledger.of(id, "hotel"));
+        let undone = n < 10;
+        assert_eq!((flight.undone, hotel.undone), (undone, undone), "{n}");
+        assert_eq!(flight.effects, u32::from(undone), "{n} began after its deadline");
+    }
+}
+
+/// More sagas at once than the participants can serve before the deadline.
+fn many_trips_at_once_over_a_short_deadline(on: On) {
+    const DEADLINE: Duration = Duration::from_millis(2500);
+    // A request that was sent in time takes this long to arrive on a busy machine.
+    const ON_THE_WAY: Duration = Duration::from_millis(300);
+    let world = World::new(on);
+    let (ledger, arrivals) = (Ledger::default(), Arrivals::default());
+    let (participants, noted) = (ledger.clone(), arrivals.clone());
+    world.receiver.does(move |request| {
+        noted.note(request);
+        match participants.answers(request, false) {
+            Then::Status(200) if request.path == "/charge" => Then::After(Duration::from_secs(1)),
+            then => then,
+        }
+    });
+    let ids = begun(&world, &short_trip(&world, DEADLINE, Duration::ZERO), 0..150);
+    let mut relay = world.relay(&Told {
+        lease_ms: 5000,
+        batch: 150,
+        ..told("one")
+    });
+    wait("all sagas have ended", || all_over(&world, &ids));
+    relay.stop();
+    let (mut charged, mut late) = (0, Vec::new());
+    for id in ids {
+        let row = row(&world, id);
+        let entry = ledger.of(id, "charge");
+        let expected = if entry.effects > 0 {
+            SagaState::Completed
+        } else {
+            SagaState::Compensated
+        };
+        assert_eq!(row.state, expected, "{entry:?}");
+        charged += entry.effects;
+        for step in ["flight", "hotel", "charge"] {
+            let after = arrivals.of(id, step).map(|at| at.since(row.created_at.plus(DEADLINE)));
+            late.extend(after.filter(|after| *after > ON_THE_WAY).map(|after| (step, after)));
+            if entry.effects == 0 && ledger.of(id, step).effects > 0 {
+                assert!(ledger.of(id, step).undone, "{step} is left");
+            }
+        }
+    }
+    assert!(late.is_empty(), "first sends after the deadline: {late:?}");
+    assert!(
+        charged < 150,
+        "all were charged in time: the deadline is too long for this test"
+    );
+}
+
 /// After what was committed.
 const AFTER: [&str; 2] = ["after_claim", "after_settle"];
 /// Before what is sent or written.
@@ -236,6 +363,8 @@ const HELD: [&str; 1] = ["after_claim"];
 
 both! {
     many_trips_through_two_relays: many();
+    nothing_begins_after_a_deadline_that_passed_without_a_relay: relay_down_over_the_deadline();
+    no_first_send_after_the_deadline_of_many_trips_at_once: many_trips_at_once_over_a_short_deadline();
     after_each_write_of_a_trip: killed_everywhere(false, &AFTER, None);
     before_each_word_of_a_trip: killed_everywhere(false, &BEFORE, None);
     after_each_write_of_a_declined_trip: killed_everywhere(true, &AFTER, None);

@@ -271,7 +271,7 @@ impl Tables {
             deliver_by: if standing.state.is_terminal() {
                 entry.first_deliver_by
             } else {
-                entry.deliver_by
+                entry.lapses_at()
             },
             created_at: entry.created_at,
             updated_at: entry.updated_at,

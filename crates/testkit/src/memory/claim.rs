@@ -137,6 +137,7 @@ impl Tables {
         let step = decide(self.messages.get(&seq)?, Event::Claimed).ok()?;
         self.apply(seq, step);
         let (now, late_count) = (self.now, self.has(Flaw::AttemptsAtSettle));
+        let never_lapses = self.has(Flaw::StepsNeverLapse);
         self.cursor = self.cursor.max(seq);
         if self.has(Flaw::FenceByWorker) {
             self.granted.insert(token, claim.worker.clone());
@@ -151,7 +152,7 @@ impl Tables {
         let claimed = Claimed {
             lease: entry.lease(token),
             delivery: delivery(entry),
-            deliver_within: entry.deliver_by.map(|at| at.since(now)),
+            deliver_within: entry.lapses_at().filter(|_| !never_lapses).map(|at| at.since(now)),
         };
         if late_count {
             entry.standing.attempts -= 1;

@@ -1,7 +1,7 @@
 //! Enqueue, in a caller's transaction.
 
 use posthouse_core::{
-    Digest, Enqueued, Error, Message, MessageId, OnDuplicate, Order, Settlement, Standing, State, Verdict,
+    Digest, Enqueued, Error, Kind, Message, MessageId, OnDuplicate, Order, Settlement, Standing, State, Verdict,
 };
 use uuid::Uuid;
 
@@ -196,7 +196,8 @@ impl Tables {
             created_at: now,
             updated_at: now,
             first_deliver_by: deliver_by,
-            deliver_by,
+            // A step of a saga does not lapse in the store: a claim grants it, and its saga decides.
+            deliver_by: deliver_by.filter(|_| message.kind != Kind::Step),
             standing: Standing::new(message.max_attempts.unwrap_or(self.options.max_attempts)),
             reason: None,
             due_at: now.plus(message.delay),

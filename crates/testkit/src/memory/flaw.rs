@@ -43,11 +43,13 @@ pub enum Flaw {
     AuditRowForEachPrune,
     /// A saga is written over, whoever has changed it meanwhile.
     SagaWithoutVersion,
+    /// A relay is not told when a step of a saga lapses: the deadline is a timer message alone.
+    StepsNeverLapse,
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::NoFence,
         Self::FenceByWorker,
         Self::RepairWithoutGuard,
@@ -68,5 +70,6 @@ impl Flaw {
         Self::PruneTakesDead,
         Self::AuditRowForEachPrune,
         Self::SagaWithoutVersion,
+        Self::StepsNeverLapse,
     ];
 }

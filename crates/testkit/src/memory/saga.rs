@@ -171,7 +171,7 @@ impl Tables {
         if !self.stands(change) {
             return Ok(Verdict::Stale);
         }
-        let plan = match self.plan(None, &change.sends)? {
+        let plan = match self.plan(None, &change.sends_at(self.now))? {
             Ok(plan) => plan,
             Err(error) => return Ok(Verdict::Refused(error)),
         };

@@ -47,7 +47,8 @@ impl Tables {
             self.end(settlement, batch);
         }
         // Follow-ups take no turn, so a settlement never waits for a producer of their key.
-        let of_saga = settlement.saga.iter().flat_map(|change| &change.sends);
+        let of_saga = settlement.saga.as_ref().map(|change| change.sends_at(self.now));
+        let of_saga = of_saga.iter().flat_map(|sends| sends.iter());
         let follow_ups: Vec<_> = settlement.follow_ups.iter().chain(of_saga).cloned().collect();
         let plan = match self.plan(tx, &follow_ups)? {
             Ok(plan) => plan,

@@ -1,8 +1,8 @@
 //! The tables, and the one function that moves a message.
 
 use posthouse_core::{
-    Attempt, AuditEntry, DeadReason, Digest, Error, Lease, LeaseToken, Message, MessageId, OnDead, Pause, Receipt,
-    SagaId, Settlement, Standing, State, Step, Timestamp,
+    Attempt, AuditEntry, DeadReason, Digest, Error, Kind, Lease, LeaseToken, Message, MessageId, OnDead, Pause,
+    Receipt, SagaId, Settlement, Standing, State, Step, Timestamp,
     lease::saga_of,
     ledger::{self, EntryKey, Fingerprint},
     saga::{Beginning, Definition},
@@ -162,6 +162,14 @@ impl Entry {
 
     pub fn state(&self) -> State {
         self.standing.state
+    }
+
+    /// When it must not be sent any more. The live deliver-by of a step of a saga is none, because the store does not act on it.
+    pub fn lapses_at(&self) -> Option<Timestamp> {
+        match self.message.kind {
+            Kind::Step => self.first_deliver_by,
+            _ => self.deliver_by,
+        }
     }
 
     /// Whether it ended in a way that holds the later ones of its key.

@@ -14,6 +14,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::time::Instant;
 
 use super::{Answer, Fact, Gate, History, Sky, Weather, Who};
 
@@ -73,6 +74,14 @@ pub struct Part {
     pub undone: bool,
     /// How often it came to be done.
     pub came: u32,
+    /// When the first send of it began, in the time of the relays.
+    pub began: Option<Instant>,
+}
+
+/// The key of a step without its role.
+fn forward(ticket: &Ticket) -> &str {
+    let key = ticket.key.as_str();
+    key.rsplit_once(':').map_or(key, |(step, _)| step)
 }
 
 impl Destination {
@@ -94,12 +103,18 @@ impl Destination {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Notes when the first send of a step begins.
+    fn begins(&self, ticket: &Ticket) {
+        if ticket.role == Role::Do {
+            let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+            let part = steps.entry(forward(ticket).to_owned()).or_default();
+            part.began.get_or_insert_with(Instant::now);
+        }
+    }
+
     /// Takes part in a saga, and says what it answers if anybody hears it.
     fn take_part(&self, ticket: &Ticket) -> Outcome {
-        let forward = ticket
-            .key
-            .rsplit_once(':')
-            .map_or(ticket.key.as_str(), |(step, _)| step);
+        let forward = forward(ticket);
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let part = steps.entry(forward.to_owned()).or_default();
         let answer = || ledger::Answer::bytes(format!("\"{forward}\""));
@@ -214,6 +229,7 @@ impl Wire {
 impl Transport for Wire {
     async fn send(&self, delivery: &Delivery) -> Outcome {
         let mut sending = Sending::begin(self, delivery);
+        delivery.ticket.iter().for_each(|ticket| self.to.begins(ticket));
         self.gate.pass().await;
         let script = self.to.script(Fate::of(delivery), self.timeout, self.lease);
         tokio::time::sleep(script.wait).await;

@@ -15,7 +15,7 @@ use crate::Fixture;
 pub(super) const CHARGE: &str = "http:https://pay.example/charge";
 
 /// A trip that is to be over in a minute.
-fn short() -> Definition {
+pub(super) fn short() -> Definition {
     let mut declared: Declared = serde_json::from_str(&trip().json()).unwrap();
     (declared.name, declared.deadline_ms) = ("short".into(), Some(60_000));
     declared.compile().unwrap()
@@ -30,7 +30,7 @@ pub(super) async fn at_the_pivot(fx: &dyn Fixture, definition: &Definition) -> S
 }
 
 /// The time is over.
-async fn deadline(fx: &dyn Fixture) {
+pub(super) async fn deadline(fx: &dyn Fixture) {
     let due = claim(&*fx.store().await, "w1", 10).await;
     let timer = due.iter().find(|claimed| claimed.delivery.kind == Kind::Timer).unwrap();
     answer(fx, &timer.lease, Outcome::delivered()).await;

@@ -185,7 +185,8 @@ pub async fn a_lapsed_message(fx: &dyn Fixture) {
     let id = put(fx, message("x").deliver_in(SECOND)).await;
     let deliver_by = fx.now().await.plus(SECOND);
     fx.advance(SECOND * 2).await;
-    assert_eq!(cause(fx, id).await, Cause::Lapsed { deliver_by });
+    let saga = None;
+    assert_eq!(cause(fx, id).await, Cause::Lapsed { deliver_by, saga });
     assert!(claim(&*fx.store().await, "w1", 10).await.is_empty());
     let dead = cause(fx, id).await;
     let lapsed = Some(DeadReason::Lapsed);

@@ -91,10 +91,9 @@ pub(super) async fn words(fx: &dyn Fixture, id: SagaId) -> Vec<String> {
 }
 
 /// The end of a lease as it is decided now.
-async fn decided(fx: &dyn Fixture, lease: &Lease, outcome: Outcome) -> Settlement {
-    let report = Report::Sent(outcome);
+pub(super) async fn decided(fx: &dyn Fixture, lease: &Lease, report: &Report) -> Settlement {
     let store = fx.store().await;
-    let mut settlements = drive::settlements(&*store, "w1", vec![(lease, &report, 0.5)])
+    let mut settlements = drive::settlements(&*store, "w1", vec![(lease, report, 0.5)])
         .await
         .unwrap();
     settled_as(settlements.remove(0))
@@ -108,7 +107,7 @@ fn settled_as(decided: Decided) -> Settlement {
 }
 
 pub(super) async fn answer(fx: &dyn Fixture, lease: &Lease, outcome: Outcome) {
-    let settlement = decided(fx, lease, outcome).await;
+    let settlement = decided(fx, lease, &Report::Sent(outcome)).await;
     let verdict = settle(&*fx.store().await, settlement).await;
     assert!(verdict.is_settled(), "{verdict:?}");
 }
@@ -334,8 +333,8 @@ pub async fn of_two_that_decide_at_once_one_is_stale(fx: &dyn Fixture) {
     let id = started(fx, &fork(), "k").await;
     let both = claim(&*fx.store().await, "w1", 10).await;
     assert_eq!(both.len(), 2);
-    let one = decided(fx, &both[0].lease, done(json!(1))).await;
-    let two = decided(fx, &both[1].lease, done(json!(2))).await;
+    let one = decided(fx, &both[0].lease, &Report::Sent(done(json!(1)))).await;
+    let two = decided(fx, &both[1].lease, &Report::Sent(done(json!(2)))).await;
     assert!(settle(&*fx.store().await, one).await.is_settled());
     let before = fx.dump().await;
     let verdict = settle(&*fx.store().await, two).await;
@@ -353,7 +352,7 @@ pub async fn one_that_is_stale_spoils_no_other(fx: &dyn Fixture) {
     let of = |id: SagaId| all.iter().filter(move |claimed| claimed.lease.saga == Some(id));
     let mut batch = Vec::new();
     for claimed in &all {
-        batch.push(decided(fx, &claimed.lease, done(json!(1))).await);
+        batch.push(decided(fx, &claimed.lease, &Report::Sent(done(json!(1)))).await);
     }
     let verdicts = fx.store().await.settle(&batch).await.unwrap();
     let stale = verdicts
@@ -377,7 +376,7 @@ pub async fn one_that_is_stale_spoils_no_other(fx: &dyn Fixture) {
 pub async fn a_settlement_of_a_saga_may_be_told_again(fx: &dyn Fixture) {
     started(fx, &trip(), "k").await;
     let claimed = next(fx, "fn:flight").await;
-    let settlement = decided(fx, &claimed.lease, done(json!(1))).await;
+    let settlement = decided(fx, &claimed.lease, &Report::Sent(done(json!(1)))).await;
     assert!(settle(&*fx.store().await, settlement.clone()).await.is_settled());
     let before = fx.dump().await;
     assert!(settle(&*fx.store().await, settlement).await.is_settled());
@@ -387,12 +386,12 @@ pub async fn a_settlement_of_a_saga_may_be_told_again(fx: &dyn Fixture) {
 pub async fn who_has_lost_his_lease_moves_no_saga(fx: &dyn Fixture) {
     let id = started(fx, &trip(), "k").await;
     let lost = next(fx, "fn:flight").await;
-    let settlement = decided(fx, &lost.lease, done(json!(1))).await;
+    let settlement = decided(fx, &lost.lease, &Report::Sent(done(json!(1)))).await;
     assert_eq!(expire(fx).await, 1);
     let before = fx.dump().await;
     let verdict = settle(&*fx.store().await, settlement).await;
     assert!(verdict.is_lost(), "{verdict:?}");
-    let again = decided(fx, &lost.lease, done(json!(1))).await;
+    let again = decided(fx, &lost.lease, &Report::Sent(done(json!(1)))).await;
     assert!(settle(&*fx.store().await, again).await.is_lost());
     assert_unchanged(fx, &before, "a settlement under a lost lease").await;
     assert_eq!(words(fx, id).await, ["started", "unknown flight"]);

@@ -174,8 +174,11 @@ impl Work<'_> {
     /// A step is sent now, whatever is known of it, with a new budget.
     fn once_more(&mut self, at: usize) {
         self.take_back(at);
-        // A person who wants it now knows what time it is.
-        self.next.snapshot.overdue = false;
+        // An operator who retries a step after the deadline wants the saga to go on without one.
+        if self.is_overdue() {
+            (self.next.snapshot.overdue, self.next.snapshot.deadline) = (false, None);
+            self.drop_timer();
+        }
         let step = self.step(at);
         (step.stuck, step.attempts, step.verifies) = (None, 0, 0);
         step.progress = Progress::Ready;
