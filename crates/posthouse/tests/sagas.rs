@@ -255,6 +255,69 @@ async fn a_deadline_undoes_what_was_done() {
     relay.stop().await;
 }
 
+/// Ten sagas whose pivot goes to a destination that takes one at a time, for two seconds each.
+#[tokio::test(start_paused = true)]
+async fn steps_that_wait_at_their_destination_over_the_deadline_are_not_sent() {
+    let (store, diary) = (store(), Diary::default());
+    let definition = from_json(
+        r#"{ "name": "s", "version": 1, "deadline_ms": 5000, "steps": [{ "name": "a", "action_uri": "fn:a", "pivot": true }] }"#,
+    );
+    let definition = definition.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..10 {
+        let mut tx = store.begin();
+        ids.push(
+            tx.start(start(&definition, format!("k{n}"), "").unwrap())
+                .await
+                .unwrap()
+                .id(),
+        );
+        tx.commit();
+    }
+    let sent = diary.clone();
+    let slow = action(move |_: Do<String>| {
+        sent.write("sent");
+        async {
+            tokio::time::sleep(2 * SECOND).await;
+            Ok::<_, Failure>(())
+        }
+    });
+    let to = Destination::new("a", slow).concurrency(1);
+    let relay = Running::start(Relay::builder(Arc::new(store.clone())).route("fn:a", to));
+    let mut states = Vec::new();
+    for id in ids {
+        until(|| async { state(&store, id).await.0.is_over() }).await;
+        states.push(state(&store, id).await.0);
+    }
+    // At 0, 2 and 4 s; the next would begin at 6 s.
+    assert_eq!(diary.lines(), ["sent"; 3]);
+    let completed = states.iter().filter(|state| **state == SagaState::Completed).count();
+    assert_eq!(completed, 3, "{states:?}");
+    relay.stop().await;
+}
+
+#[test]
+fn verify_after_of_the_builder_is_that_of_a_file() {
+    let mut saga = Saga::<()>::define("pay", 1);
+    let charge = saga.step_at::<(), ()>("charge", "https://pay.example/charge");
+    let charge = charge.verify_at("https://pay.example/find").verify_after(60 * SECOND);
+    charge.pivot().add();
+    let written = from_toml(
+        r#"
+        name = "pay"
+        version = 1
+
+        [[steps]]
+        name = "charge"
+        action_uri = "https://pay.example/charge"
+        verify_uri = "https://pay.example/find"
+        verify_after_ms = 60000
+        pivot = true
+        "#,
+    );
+    assert_eq!(saga.build().unwrap().definition().hash(), written.unwrap().hash());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_delay_is_waited_for() {
     let store = store();
@@ -392,7 +455,8 @@ fn trip_at(port: u16) -> Saga<Value> {
     let hotel = hotel.idempotent().add();
     let bill = (trip.input(), flight, hotel);
     let charge = trip.step_at::<(Value, Value, Value), Value>("charge", &at("/charges"));
-    charge.input(bill).verify_at(&at("/charges/find")).pivot().add();
+    let charge = charge.input(bill).verify_at(&at("/charges/find")).verify_after(SECOND);
+    charge.pivot().add();
     trip.build().unwrap()
 }
 

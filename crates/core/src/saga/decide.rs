@@ -363,6 +363,12 @@ struct Work<'a> {
 
 /// Why a saga waits whose pivot was done although it goes back.
 const STRANDED: &str = "the pivot was done after all, and nothing undoes it";
+/// Why a saga is held whose pivot is in doubt when it is compensated.
+const IN_DOUBT: &str = "the pivot may have been done, it has no verify_uri to ask, and nothing undoes it; find out, undo it by hand if it was done, and resolve it";
+/// The same when its participant was asked in vain.
+const UNANSWERED: &str = "verify_uri did not answer whether the pivot was done, and nothing undoes it";
+/// How often in a row a participant must answer that the pivot was not done. It may be at work when it is asked first.
+const PIVOT_DENIALS: u32 = 2;
 
 /// What a failure is to a step.
 enum Failure {
@@ -581,7 +587,7 @@ impl Work<'_> {
             }
             Answered::Unknown { .. } => {
                 let step = self.step(at);
-                (step.tainted, step.doubted) = (true, true);
+                (step.tainted, step.doubted, step.denials) = (true, true, 0);
                 let (verify, idempotent) = (self.def(at).verify.is_some(), self.def(at).idempotent);
                 if !self.is_forward() {
                     return self.not_again(at, total);
@@ -614,7 +620,7 @@ impl Work<'_> {
         let step = self.step(at);
         step.carrier = None;
         step.stuck = None;
-        (step.tainted, step.doubted, step.late) = (false, false, None);
+        (step.tainted, step.doubted, step.denials, step.late) = (false, false, 0, None);
         step.progress = Progress::Done;
         step.output = output;
         (step.code, step.error) = (None, None);
@@ -664,16 +670,18 @@ impl Work<'_> {
         Own::Concluded
     }
 
-    /// What was sent and not done is left out, unless it may have happened.
+    /// Says how a step ends that is not sent again, because the saga is compensated.
     fn shut(&mut self, at: usize) {
         let step = self.step(at);
         if let Some(Late { role: Role::Do, output }) = step.late.take() {
             (step.progress, step.output) = (Progress::Done, output);
             return;
         }
-        step.progress = match step.tainted {
-            true => Progress::Uncertain,
-            false => Progress::Skipped,
+        let was_sent = step.attempts > 0 || step.doubted;
+        step.progress = match (step.tainted, was_sent) {
+            (true, _) => Progress::Uncertain,
+            (false, true) => Progress::NotDone,
+            (false, false) => Progress::Skipped,
         };
     }
 
@@ -727,8 +735,15 @@ impl Work<'_> {
         match answer {
             Answered::Done(output) => self.is_done(at, output.clone()),
             Answered::NotDone => {
+                let wanted = if self.def(at).pivot { PIVOT_DENIALS } else { 1 };
                 let step = self.step(at);
-                (step.tainted, step.carrier, step.verifies) = (false, None, 0);
+                (step.carrier, step.verifies, step.denials) = (None, 0, step.denials + 1);
+                if step.denials < wanted {
+                    // The participant may be at work: it is asked once more.
+                    self.advance();
+                    return Own::Delivered;
+                }
+                (step.tainted, step.denials) = (false, 0);
                 if !self.is_forward() {
                     self.shut(at);
                     self.advance();
@@ -958,11 +973,7 @@ impl Work<'_> {
         }
         let def = self.def(at);
         match (self.look(at).tainted, def.verify.is_some(), def.idempotent) {
-            (true, true, _) => {
-                // What nobody heard of may still be on its way.
-                let delay = def.retry.wait(self.look(at).attempts.max(1), self.ctx.roll);
-                self.send(at, Role::Verify, delay);
-            }
+            (true, true, _) => self.send(at, Role::Verify, self.verify_delay(at)),
             (true, false, false) => {
                 let step = self.step(at);
                 (step.progress, step.stuck) = (Progress::Uncertain, Some(HeldReason::Unknown));
@@ -982,6 +993,19 @@ impl Work<'_> {
                 self.send(at, Role::Do, delay);
             }
         }
+    }
+
+    /// How long until a step in doubt is asked about: the participant may be at work on it, or the request on its way.
+    fn verify_delay(&self, at: usize) -> Duration {
+        let def = self.def(at);
+        let wait = def.retry.wait(self.look(at).attempts.max(1), self.ctx.roll);
+        wait.max(def.verify_after)
+    }
+
+    /// When a message for a step lapses: at the deadline, unless the step may have been done before, or the pivot is behind it.
+    fn deliver_by(&self, at: usize, role: Role) -> Option<Timestamp> {
+        let first = role == Role::Do && !self.look(at).tainted && self.definition.is_up_to_pivot(at);
+        self.deadline().filter(|_| first)
     }
 
     fn send(&mut self, at: usize, role: Role, delay: Duration) {

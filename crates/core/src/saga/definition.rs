@@ -49,6 +49,10 @@ pub struct DeclaredStep {
     /// How long one attempt may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// How long after an attempt without an answer the participant is asked (`verify_uri`) whether the step was done. Without this:
+    /// `timeout_ms`, or 12 s if the step has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify_after_ms: Option<u64>,
     /// How long after the steps before it does it begin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
@@ -202,6 +206,8 @@ pub struct StepDef {
     pub idempotent: bool,
     /// How long one attempt may take.
     pub timeout: Option<Duration>,
+    /// How long after an attempt without an answer the participant is asked whether the step was done.
+    pub verify_after: Duration,
     /// How long after the steps before it does it begin.
     pub delay: Duration,
     /// How often and how soon it is tried again.
@@ -285,11 +291,16 @@ fn explicit(mut declared: Declared, steps: &[StepDef]) -> Declared {
             Input::Many(sources) => InputNames::Many(sources.iter().map(of).collect()),
         });
         written.concurrency_tag = None;
+        written.verify_after_ms = step.verify.as_ref().map(|_| millis(step.verify_after));
         if written.compensate_uri.is_none() {
             written.compensate_retry = Retry::default();
         }
     }
     declared
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// In the order of the fields, so that what is the same is written in the same way.
@@ -326,6 +337,12 @@ fn compile_step(all: &[DeclaredStep], at: usize, step: &DeclaredStep, before: &[
         )),
         time => Ok(time),
     };
+    if step.verify_after_ms.is_some() && step.verify_uri.is_none() {
+        let problem = format!("of step {name:?}: nothing can be asked without verify_uri; add it, or remove this");
+        return Err(Invalid::new("verify_after_ms", problem));
+    }
+    let timeout = time("timeout_ms", step.timeout_ms, Limits::LEASE)?;
+    let verify_after = time("verify_after_ms", step.verify_after_ms, Limits::FARTHEST)?;
     let find = |field: &'static str, wanted: &str| {
         before.iter().position(|other| other.name == wanted).ok_or_else(|| {
             let problem = format!("of step {name:?}: {wanted:?} is not a step that is declared before it");
@@ -357,7 +374,8 @@ fn compile_step(all: &[DeclaredStep], at: usize, step: &DeclaredStep, before: &[
         compensate: optional_topic(name, "compensate_uri", step.compensate_uri.as_deref())?,
         verify: optional_topic(name, "verify_uri", step.verify_uri.as_deref())?,
         idempotent: step.idempotent,
-        timeout: time("timeout_ms", step.timeout_ms, Limits::LEASE)?,
+        timeout,
+        verify_after: verify_after.or(timeout).unwrap_or(USUAL_TIMEOUT),
         delay: time("delay_ms", step.delay_ms, Limits::FARTHEST)?.unwrap_or_default(),
         retry: step.retry.policy(),
         compensate_retry: step.compensate_retry.policy(),
@@ -577,6 +595,15 @@ impl Definition {
                 );
                 warnings.push(warn(step, &problem));
             }
+            if let (Some(_), Some(timeout)) = (&step.verify, step.timeout)
+                && step.verify_after < timeout
+            {
+                let (after, most) = (step.verify_after, timeout);
+                let problem = format!(
+                    "verify_after_ms asks {after:?} after an attempt without an answer, sooner than its timeout of {most:?}: a participant that is still at work answers that it was not done"
+                );
+                warnings.push(warn(step, &problem));
+            }
             match (self.is_after_pivot(at), &step.compensate) {
                 (false, None) => warnings.push(warn(
                     step,
@@ -733,6 +760,37 @@ mod tests {
         let mut short = step("a");
         short.timeout_ms = Some(0);
         assert!(refusal(vec![short]).starts_with("timeout_ms: of step \"a\""));
+        let mut unasked = step("a");
+        unasked.verify_after_ms = Some(1000);
+        assert_eq!(
+            refusal(vec![unasked.clone()]),
+            "verify_after_ms: of step \"a\": nothing can be asked without verify_uri; add it, or remove this"
+        );
+        (unasked.verify_uri, unasked.verify_after_ms) = (Some("fn:look".into()), Some(0));
+        assert!(refusal(vec![unasked]).starts_with("verify_after_ms: of step \"a\": must be more than zero"));
+    }
+
+    #[test]
+    fn participant_is_asked_after_the_timeout_unless_the_step_says_when() {
+        let asked = |timeout_ms, verify_after_ms| {
+            let mut one = step("a");
+            (one.verify_uri, one.timeout_ms) = (Some("fn:look".into()), timeout_ms);
+            one.verify_after_ms = verify_after_ms;
+            compiled(vec![one])
+        };
+        let after = |definition: &Definition| definition.steps()[0].verify_after.as_millis();
+        assert_eq!(after(&asked(None, None)), 12_000);
+        assert_eq!(after(&asked(Some(500), None)), 500);
+        assert_eq!(after(&asked(Some(500), Some(2000))), 2000);
+        // It is part of the hash, whether it was written or follows from the timeout.
+        assert_eq!(asked(Some(500), None).hash(), asked(Some(500), Some(500)).hash());
+        assert_ne!(asked(Some(500), None).hash(), asked(Some(500), Some(501)).hash());
+        let kept = asked(Some(500), Some(2000));
+        assert_eq!(Definition::parse(&kept.json()).unwrap().hash(), kept.hash());
+        let warnings = asked(Some(500), Some(100)).lint();
+        let early = |warning: &Warning| warning.to_string().contains("verify_after_ms asks 100ms after");
+        assert!(warnings.iter().any(early), "{warnings:?}");
+        assert!(!asked(Some(500), None).lint().iter().any(early));
     }
 
     #[test]

@@ -66,8 +66,10 @@ word_enum!(
         Rejected = "rejected",
         /// It may have been done.
         Uncertain = "uncertain",
-        /// It was left out.
+        /// It was left out, and never sent.
         Skipped = "skipped",
+        /// It was sent, it was not done, and it is not sent again.
+        NotDone = "not_done",
     }
 );
 
@@ -139,8 +141,10 @@ pub enum Progress {
     Rejected,
     /// It may have been done.
     Uncertain,
-    /// It was left out.
+    /// It was left out, and never sent; or an operator skipped it.
     Skipped,
+    /// It was sent, it was not done, and it is not sent again.
+    NotDone,
 }
 
 /// How far its compensation came.
@@ -200,6 +204,9 @@ pub struct StepSnapshot {
     pub attempts: u32,
     /// The same of questions whether it was done.
     pub verifies: u32,
+    /// How often in a row the participant answered that it was not done.
+    #[serde(default)]
+    pub denials: u32,
     /// What it answered; none if that could not be kept.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Value>,
@@ -267,6 +274,7 @@ impl Default for StepSnapshot {
             due: None,
             attempts: 0,
             verifies: 0,
+            denials: 0,
             output: None,
             started: None,
             undo: Undo::Open,

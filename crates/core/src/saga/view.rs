@@ -247,6 +247,7 @@ impl Loaded {
                 Progress::Rejected => StepState::Rejected,
                 Progress::Uncertain => StepState::Uncertain,
                 Progress::Skipped => StepState::Skipped,
+                Progress::NotDone => StepState::NotDone,
             },
             stuck: step.stuck,
             run: step.run,

@@ -112,6 +112,7 @@ impl<T> Define<T> {
                 verify_uri: None,
                 idempotent: false,
                 timeout_ms: None,
+                verify_after_ms: None,
                 delay_ms: None,
                 retry: Retry::default(),
                 compensate_retry: Retry::default(),
@@ -204,6 +205,13 @@ impl<'a, T, I, O, W> Step<'a, T, I, O, W> {
     /// How long one attempt may take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.step.timeout_ms = Some(millis(timeout));
+        self
+    }
+
+    /// How long after an attempt without an answer the participant is asked ([`verify`](Self::verify)) whether the step was done. Without this: the
+    /// [`timeout`](Self::timeout), or 12 s. Choose what the participant needs for its slowest answer.
+    pub fn verify_after(mut self, time: Duration) -> Self {
+        self.step.verify_after_ms = Some(millis(time));
         self
     }
 

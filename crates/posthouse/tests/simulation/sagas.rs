@@ -29,7 +29,7 @@ fn definitions() -> Vec<Definition> {
         r#"{{ "name": "reserve", "action_uri": "fn:shop.reserve", "compensate_uri": "fn:shop.back", "idempotent": true, {retry} }}"#
     );
     let charge = format!(
-        r#"{{ "name": "charge", "action_uri": "fn:bank.charge", "verify_uri": "fn:bank.find", "compensate_uri": "fn:bank.refund", "pivot": true, {retry} }}"#
+        r#"{{ "name": "charge", "action_uri": "fn:bank.charge", "verify_uri": "fn:bank.find", "verify_after_ms": 500, "compensate_uri": "fn:bank.refund", "pivot": true, {retry} }}"#
     );
     let ship = format!(
         r#"{{ "name": "ship", "action_uri": "fn:post.ship", "compensate_uri": "fn:post.stop", "idempotent": true, {retry} }}"#

@@ -396,7 +396,7 @@ fn depths(saga: &SagaView) -> Vec<usize> {
 fn line(step: &StepView, width: usize, out: &Output) -> String {
     let (mark, paint) = match step.state {
         StepState::Done => ("✓", Paint::Green),
-        StepState::Rejected => ("✗", Paint::Red),
+        StepState::Rejected | StepState::NotDone => ("✗", Paint::Red),
         StepState::Uncertain => ("?", Paint::Red),
         StepState::Running => ("▸", Paint::Cyan),
         StepState::Ready => ("▹", Paint::Cyan),

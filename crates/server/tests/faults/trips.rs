@@ -82,7 +82,8 @@ fn trip(world: &World) -> posthouse::saga::Definition {
           "retry": quick, "compensate_retry": quick },
         { "name": "hotel", "action_uri": at("/hotel"), "compensate_uri": at("/hotel/cancel"), "idempotent": true,
           "retry": quick, "compensate_retry": quick },
-        { "name": "charge", "action_uri": at("/charge"), "verify_uri": at("/charge/find"), "pivot": true, "retry": quick },
+        { "name": "charge", "action_uri": at("/charge"), "verify_uri": at("/charge/find"), "verify_after_ms": 20, "pivot": true,
+          "retry": quick },
     ] });
     from_json(&definition.to_string()).unwrap()
 }

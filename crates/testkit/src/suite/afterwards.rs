@@ -55,9 +55,11 @@ pub async fn a_deadline_that_passes_while_the_pivot_is_in_doubt_still_counts(fx:
     // It is over before anybody can ask.
     fx.advance(SECOND / 2).await;
     deadline(fx).await;
-    assert_eq!(stands(fx, id).await, (SagaState::Running, None));
-    fx.advance(SECOND * 2).await;
-    go(fx, "fn:charge/verify", not_done()).await;
+    for _ in 0..2 {
+        assert_eq!(stands(fx, id).await, (SagaState::Running, None));
+        fx.advance(SECOND * 2).await;
+        go(fx, "fn:charge/verify", not_done()).await;
+    }
     assert_eq!(stands(fx, id).await, (SagaState::Compensating, None));
     go(fx, "fn:hotel/undo", Outcome::delivered()).await;
     go(fx, "fn:flight/undo", Outcome::delivered()).await;
@@ -110,8 +112,10 @@ pub async fn a_pivot_that_was_done_after_all_is_not_passed_over(fx: &dyn Fixture
     let id = at_the_pivot(fx, &trip()).await;
     let charge = next(fx, CHARGE).await;
     expire(fx).await;
-    fx.advance(SECOND * 2).await;
-    go(fx, "fn:charge/verify", not_done()).await;
+    for _ in 0..2 {
+        fx.advance(SECOND * 2).await;
+        go(fx, "fn:charge/verify", not_done()).await;
+    }
     fx.advance(SECOND * 5).await;
     go(fx, CHARGE, Outcome::reject("declined", "")).await;
     go(fx, "fn:hotel/undo", Outcome::delivered()).await;

@@ -19,7 +19,8 @@ use crate::Fixture;
 fn fare() -> Definition {
     definition(json!({ "name": "fare", "version": 1, "steps": [
         { "name": "seat", "action_uri": "fn:seat", "compensate_uri": "fn:seat/undo", "idempotent": true },
-        { "name": "charge", "action_uri": "fn:charge", "verify_uri": "fn:charge/verify", "input": "input", "pivot": true },
+        { "name": "charge", "action_uri": "fn:charge", "verify_uri": "fn:charge/verify", "verify_after_ms": 1000,
+          "input": "input", "pivot": true },
     ] }))
 }
 
@@ -27,8 +28,10 @@ fn fare() -> Definition {
 async fn declined_after_a_doubt(fx: &dyn Fixture, topic: &str) -> Claimed {
     let charge = next(fx, topic).await;
     expire(fx).await;
-    fx.advance(SECOND * 2).await;
-    go(fx, "fn:charge/verify", not_done()).await;
+    for _ in 0..2 {
+        fx.advance(SECOND * 2).await;
+        go(fx, "fn:charge/verify", not_done()).await;
+    }
     fx.advance(SECOND * 5).await;
     go(fx, topic, Outcome::reject("declined", "")).await;
     charge

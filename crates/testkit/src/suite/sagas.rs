@@ -25,7 +25,7 @@ pub(crate) fn trip() -> Definition {
         { "name": "flight", "action_uri": "fn:flight", "compensate_uri": "fn:flight/undo", "idempotent": true },
         { "name": "hotel", "action_uri": "fn:hotel", "compensate_uri": "fn:hotel/undo", "idempotent": true },
         { "name": "charge", "action_uri": "https://pay.example/charge", "verify_uri": "fn:charge/verify",
-          "input": ["flight", "hotel"], "pivot": true },
+          "verify_after_ms": 1000, "input": ["flight", "hotel"], "pivot": true },
     ] }))
 }
 
@@ -441,7 +441,10 @@ pub async fn what_is_not_known_is_asked_for(fx: &dyn Fixture) {
     let verify = next(fx, "fn:charge/verify").await;
     assert_eq!(body(&verify)["forward_key"], json!(format!("{id}:charge#1:do")));
     let not_done = Outcome::answered(Answer::bytes("").status(204));
-    answer(fx, &verify.lease, not_done).await;
+    answer(fx, &verify.lease, not_done.clone()).await;
+    // The charge is the pivot, and one answer is not enough.
+    fx.advance(SECOND * 2).await;
+    go(fx, "fn:charge/verify", not_done).await;
     fx.advance(SECOND * 2).await;
     go(
         fx,
@@ -951,6 +954,7 @@ pub async fn what_was_doubted_is_undone_although_it_was_not_found(fx: &dyn Fixtu
     let mut declared: Declared = serde_json::from_str(&trip().json()).unwrap();
     declared.name = "doubt".into();
     (declared.steps[0].verify_uri, declared.steps[0].idempotent) = (Some("fn:flight/verify".into()), false);
+    declared.steps[0].verify_after_ms = Some(1000);
     let id = started(fx, &declared.compile().unwrap(), "k").await;
     go(fx, "fn:flight", Outcome::unknown("timeout", "no answer")).await;
     // Not at once: what nobody heard of may be on its way.

@@ -134,7 +134,7 @@ impl Work<'_> {
                 self.undo_once_more(&[at]);
             }
             (Direction::Forward, Progress::Ready | Progress::Uncertain | Progress::Rejected) => self.once_more(at),
-            (Direction::Forward, Progress::Waiting | Progress::Done | Progress::Skipped) => {
+            (Direction::Forward, Progress::Waiting | Progress::Done | Progress::Skipped | Progress::NotDone) => {
                 return refused(self.how_it_stands(at));
             }
         }
@@ -148,6 +148,7 @@ impl Work<'_> {
             Progress::Waiting => format!("others come before step {name:?}"),
             Progress::Done => format!("step {name:?} is done"),
             Progress::Skipped => format!("step {name:?} was left out"),
+            Progress::NotDone => format!("step {name:?} was sent and not done, and the saga is being compensated"),
             Progress::Ready | Progress::Rejected | Progress::Uncertain => {
                 format!("the saga goes back, and step {name:?} with it")
             }
@@ -181,6 +182,8 @@ impl Work<'_> {
         }
         let step = self.step(at);
         (step.stuck, step.attempts, step.verifies) = (None, 0, 0);
+        // A question that is asked at once is no second one.
+        step.denials = 0;
         step.progress = Progress::Ready;
         if let Some(Late { role: Role::Do, output }) = step.late.take() {
             self.is_done(at, output);
@@ -313,7 +316,10 @@ impl Work<'_> {
             match anew {
                 Anew::Kept => {}
                 // What may have happened is asked about first, as it was before.
-                Anew::InDoubt => (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0),
+                Anew::InDoubt => {
+                    (step.progress, step.attempts, step.verifies) = (Progress::Waiting, 0, 0);
+                    step.denials = 0;
+                }
                 // Under the old key a participant would answer as it did, or refuse it because it was undone.
                 Anew::Afresh => {
                     let run = step.run + u32::from(step.started.is_some());

@@ -21,7 +21,7 @@ pub fn trip(participants: Participants) -> Result<Saga<Trip>, Invalid> {
     let hotel = trip.step("hotel", book(&all, Kind::Hotel)).compensate(cancel(&all, Kind::Hotel))
         .after(&flight).timeout(Duration::from_secs(10)).idempotent().add();
     let bill = (trip.input(), flight, hotel);
-    trip.step("charge", charge(&all)).input(bill).verify(find_charge(&all)).pivot().add();
+    trip.step("charge", charge(&all)).input(bill).verify(find_charge(&all)).verify_after(Duration::from_secs(1)).pivot().add();
     trip.build()
 }
 
