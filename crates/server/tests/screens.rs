@@ -537,6 +537,20 @@ fn sagas() {
         "posthouse saga replay trip/trip-1 --note 'a test'",
         "posthouse audit --limit 3",
     ]);
+    book(&story, 3, "trip-3");
+    for (at, answered) in [(70, "\"LH 1843\""), (71, "\"room 8\"")] {
+        story.at(at);
+        answer(&story, 3, |_| Outcome::answered(Answer::bytes(answered)));
+    }
+    story.at(72);
+    answer(&story, 3, |_| Outcome::unknown("timeout", "no answer within 10s"));
+    story.say("The charge of another trip is in doubt.");
+    story.type_all(&[
+        "posthouse saga compensate trip/trip-3",
+        "posthouse saga compensate --past-pivot --name trip --key trip-3 --dry-run",
+        "posthouse saga compensate --past-pivot trip/trip-3",
+        "posthouse saga show trip/trip-3",
+    ]);
     story.ends_as("sagas");
 }
 

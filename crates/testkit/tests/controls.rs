@@ -4,7 +4,7 @@ use posthouse_testkit::{Flaw, MemoryFixture, suite};
 use std::time::Duration;
 
 /// A flaw, and the cases that must fail because of it.
-const CONTROLS: [(Flaw, &[&str]); 20] = [
+const CONTROLS: [(Flaw, &[&str]); 21] = [
     (
         Flaw::NoFence,
         &[
@@ -166,6 +166,14 @@ const CONTROLS: [(Flaw, &[&str]); 20] = [
             "of_two_that_decide_at_once_one_is_stale",
             "one_that_is_stale_spoils_no_other",
             "a_change_of_what_has_changed_is_stale",
+        ],
+    ),
+    (
+        Flaw::StepsNeverLapse,
+        &[
+            "steps_up_to_the_pivot_lapse_at_the_deadline",
+            "pivot_that_waits_over_the_deadline_is_not_sent",
+            "saga_that_is_done_again_gets_its_deadline_anew",
         ],
     ),
 ];

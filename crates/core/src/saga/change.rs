@@ -217,6 +217,14 @@ impl Loaded {
         })
     }
 
+    /// The saga as it would stand after a change that is not written. Its row stays as it is.
+    pub fn changed(self, change: Change) -> Self {
+        Self {
+            snapshot: change.snapshot,
+            ..self
+        }
+    }
+
     fn decide(&self, event: &Event, actor: &str, roll: f64) -> Result<(Option<Own>, Change), Refused> {
         let ctx = Ctx {
             now: self.now,

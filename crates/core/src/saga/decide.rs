@@ -626,7 +626,7 @@ impl Work<'_> {
         (step.code, step.error) = (None, None);
         if self.is_stranded_by(at) {
             // It is not compensated until somebody says so.
-            self.hold_undo(at, STRANDED);
+            self.hold_undo(at, "late", STRANDED);
         }
         self.advance();
         Own::Delivered
@@ -756,7 +756,8 @@ impl Work<'_> {
                 }
                 Own::Delivered
             }
-            _ if !self.is_forward() => {
+            // While a saga is compensated only a pivot in doubt is asked about again.
+            _ if !self.is_forward() && (!self.is_backward() || !self.is_in_doubt(at)) => {
                 self.step(at).carrier = None;
                 self.shut(at);
                 self.advance();
@@ -784,6 +785,12 @@ impl Work<'_> {
                     Answered::NoHandler { .. } => HeldReason::NoHandler,
                     _ => HeldReason::Unknown,
                 };
+                if !self.is_forward() {
+                    let said = self.look(at).error.clone().unwrap_or_default();
+                    self.hold_undo(at, "in_doubt", &format!("{UNANSWERED}: {said}"));
+                    self.advance();
+                    return Own::Dead(DeadReason::Exhausted);
+                }
                 self.stuck(at, reason, DeadReason::Exhausted)
             }
         }
@@ -850,6 +857,8 @@ impl Work<'_> {
             if !self.take_back(at) {
                 continue;
             }
+            // A question that failed for good is asked again, with a new budget.
+            self.step(at).verifies = 0;
             if matches!(self.look(at).progress, Progress::Waiting | Progress::Ready) {
                 self.shut(at);
             }
@@ -1081,21 +1090,48 @@ impl Work<'_> {
         self.def(at).compensate.is_some() && self.look(at).may_leave_something()
     }
 
+    /// Whether it is the pivot, may have been done, and nothing undoes it: a saga is not compensated before that is known.
+    fn is_in_doubt(&self, at: usize) -> bool {
+        let step = self.look(at);
+        self.is_pivot_in_doubt(at) && step.undo == Undo::Open
+    }
+
+    /// The same, also if it is held or resolved.
+    fn is_pivot_in_doubt(&self, at: usize) -> bool {
+        let (def, step) = (self.def(at), self.look(at));
+        def.pivot && def.compensate.is_none() && step.tainted && step.progress != Progress::Done
+    }
+
     /// Whether nothing more will happen to it on the way back.
     fn is_closed(&self, at: usize) -> bool {
         let step = self.look(at);
         match step.undo {
             Undo::Held | Undo::Compensated => true,
-            Undo::Open => step.carrier.is_none() && !self.needs_undo(at),
+            Undo::Open => step.carrier.is_none() && !self.needs_undo(at) && !self.is_in_doubt(at),
+        }
+    }
+
+    /// Asks whether the pivot was done, or holds it for an operator if nothing can be asked.
+    fn find_out(&mut self, at: usize) {
+        self.step(at).progress = Progress::Uncertain;
+        match self.def(at).verify {
+            Some(_) => self.send(at, Role::Verify, self.verify_delay(at)),
+            None => self.hold_undo(at, "in_doubt", IN_DOUBT),
         }
     }
 
     /// One compensation at a time: of those behind which all is undone, the one that began last.
     fn backward(&mut self) {
         for at in 0..self.count() {
-            let forward = self.look(at).carrier.is_some_and(|carrier| carrier.role != Role::Undo);
+            let step = self.look(at);
+            let role = step.carrier.map(|carrier| carrier.role);
+            let asks = role == Some(Role::Verify) && (self.is_in_doubt(at) || step.undo == Undo::Held);
+            let forward = role.is_some_and(|role| role != Role::Undo) && !asks;
             if forward && self.take_back(at) {
                 self.shut(at);
+            }
+            if self.is_in_doubt(at) && self.look(at).carrier.is_none() {
+                self.find_out(at);
             }
         }
         let undoing = |step: &StepSnapshot| {
@@ -1235,15 +1271,16 @@ impl Work<'_> {
         (step.progress, step.output) = (Progress::Done, output);
         self.hold_undo(
             at,
+            "late",
             "it was done, as was heard after its compensation had been resolved by hand",
         );
     }
 
     /// Its compensation waits for a person.
-    fn hold_undo(&mut self, at: usize, why: &str) {
+    fn hold_undo(&mut self, at: usize, code: &str, why: &str) {
         let step = self.step(at);
         (step.undo, step.resolved) = (Undo::Held, false);
-        (step.code, step.error) = (Some("late".to_owned()), Some(why.to_owned()));
+        (step.code, step.error) = (Some(code.to_owned()), Some(why.to_owned()));
         self.log("held", Some(at), why);
     }
 

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::{HeldReason, Loaded, Progress, Role, SagaState, Snapshot, Standing, StepState, Undo, UndoState};
+use super::{
+    Direction, HeldReason, Loaded, Progress, Role, SagaState, Snapshot, Standing, StepSnapshot, StepState, Undo,
+    UndoState,
+};
 use crate::{MessageId, SagaId, Timestamp};
 
 /// What is listed of a saga. Neither its input nor an output is part of it.
@@ -112,6 +115,10 @@ pub struct SagaView {
     pub note: Option<String>,
     /// The pivot was done, or may have been, or somebody is at it: it goes back only if a person says that this is meant.
     pub past_pivot: bool,
+    /// Steps that stay done in a saga that is compensated: nothing undoes them, and no operator has resolved them.
+    pub stays_done: Vec<String>,
+    /// Steps that nothing undoes and that may have been done. If one is the pivot, that is found out before the saga is compensated.
+    pub in_doubt: Vec<String>,
     /// Its steps.
     pub steps: Vec<StepView>,
 }
@@ -209,8 +216,23 @@ impl Loaded {
             cause: self.snapshot.cause.clone(),
             note: self.snapshot.quarantined.clone(),
             past_pivot: self.definition.pivot().is_some_and(|at| self.is_past(at)),
+            stays_done: self.left_by(|step| step.progress == Progress::Done),
+            in_doubt: self.left_by(|step| {
+                let under_way = step.progress == Progress::Ready && step.carrier.is_some();
+                step.progress == Progress::Uncertain || under_way
+            }),
             steps: (0..self.snapshot.steps.len()).map(|at| self.step(at)).collect(),
         }
+    }
+
+    /// Steps of a saga that is being compensated, without a compensation of their own, for which `is` holds.
+    fn left_by(&self, is: impl Fn(&StepSnapshot) -> bool) -> Vec<String> {
+        if self.snapshot.direction == Direction::Forward {
+            return Vec::new();
+        }
+        let steps = self.definition.steps().iter().zip(&self.snapshot.steps);
+        let left = steps.filter(|(def, step)| def.compensate.is_none() && step.undo != Undo::Compensated && is(step));
+        left.map(|(def, _)| def.name.clone()).collect()
     }
 
     fn is_past(&self, pivot: usize) -> bool {

@@ -50,6 +50,12 @@ pub(crate) enum Bug {
     ShortSighted,
     /// What was asked about and not found is done again under another key, although nothing undoes it.
     DoubtForgotten,
+    /// The deadline is only a timer message: neither the relay nor the decision looks at the clock.
+    LateFirstSend,
+    /// `compensate --past-pivot` takes a pivot in doubt for not done.
+    PivotUnasked,
+    /// One "no" is enough to give up a pivot.
+    OneQuestion,
 }
 
 /// What a participant is like.
@@ -99,9 +105,26 @@ pub(crate) const BUDGET: &str = "doing and undoing have attempts of their own";
 pub(crate) const FORWARD: &str = "past the pivot nothing is undone";
 pub(crate) const FINAL: &str = "a result stands";
 pub(crate) const QUIET: &str = "nothing waits to be sent for a saga that is stopped or over";
-pub(crate) const PROMISES: [&str; 11] = [
-    ONCE, UNDONE, ALL_DONE, GOES_ON, KNOWN, ORDER, ALONE, BUDGET, FORWARD, FINAL, QUIET,
+pub(crate) const IN_TIME: &str = "no step up to the pivot is sent for the first time after the deadline";
+pub(crate) const PIVOT_KNOWN: &str = "a saga is compensated when its pivot was not done, or is known to be done";
+pub(crate) const PROMISES: [&str; 13] = [
+    ONCE,
+    UNDONE,
+    ALL_DONE,
+    GOES_ON,
+    KNOWN,
+    ORDER,
+    ALONE,
+    BUDGET,
+    FORWARD,
+    FINAL,
+    QUIET,
+    IN_TIME,
+    PIVOT_KNOWN,
 ];
+
+/// The deadline of the sagas that have one.
+pub(crate) const DEADLINE_MS: u64 = 1000;
 
 /// A step: its name, what its participant is like, and what comes before it.
 pub(crate) type Plan = (&'static str, Kind, &'static [&'static str]);
@@ -118,6 +141,7 @@ pub(crate) fn saga(plan: &[Plan], pivot: Option<&str>, deadline: bool) -> Saga {
         verify_uri: kind.is_asked().then(|| format!("fn:{name}/verify")),
         idempotent: matches!(kind, Kind::Keyed | Kind::Lasting),
         timeout_ms: None,
+        verify_after_ms: None,
         delay_ms: None,
         retry,
         compensate_retry: retry,
@@ -130,7 +154,7 @@ pub(crate) fn saga(plan: &[Plan], pivot: Option<&str>, deadline: bool) -> Saga {
     let declared = Declared {
         name: "model".into(),
         version: 1,
-        deadline_ms: deadline.then_some(1000),
+        deadline_ms: deadline.then_some(DEADLINE_MS),
         steps: steps.collect(),
     };
     Saga {
@@ -179,7 +203,19 @@ fn promise_kept(promise: &'static str) -> fn(&Saga, &World) -> bool {
         };
     }
     kept!(
-        ONCE, UNDONE, ALL_DONE, GOES_ON, KNOWN, ORDER, ALONE, BUDGET, FORWARD, FINAL, QUIET
+        ONCE,
+        UNDONE,
+        ALL_DONE,
+        GOES_ON,
+        KNOWN,
+        ORDER,
+        ALONE,
+        BUDGET,
+        FORWARD,
+        FINAL,
+        QUIET,
+        IN_TIME,
+        PIVOT_KNOWN
     )
 }
 

@@ -3,9 +3,9 @@
 use stateright::{Checker, Model};
 
 use super::{
-    ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, KNOWN,
+    ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, IN_TIME, KNOWN,
     Kind::{Keyed, LastingAsked, Naive},
-    ONCE, ORDER, QUIET, Saga, UNDONE, saga,
+    ONCE, ORDER, PIVOT_KNOWN, QUIET, Saga, UNDONE, saga,
 };
 
 fn finds(mut saga: Saga, bug: Bug, promises: &[&str]) {
@@ -58,6 +58,23 @@ fn lasting() -> Saga {
     }
 }
 
+/// A pivot that can be asked and that nothing undoes, behind a step that can be undone.
+fn charge(deadline: bool) -> Saga {
+    let plan = [("a", Keyed, &[][..]), ("b", LastingAsked, &["a"])];
+    with(saga(&plan, Some("b"), deadline), 1)
+}
+
+fn overdue() -> Saga {
+    charge(true)
+}
+
+fn forced() -> Saga {
+    Saga {
+        verbs: 1,
+        ..charge(false)
+    }
+}
+
 /// With a person who does one thing.
 fn asked() -> Saga {
     Saga {
@@ -102,5 +119,8 @@ planted! {
     a_release_that_asks_nobody_is_found: BlindRelease in asked breaks QUIET;
     a_result_that_is_forgotten_is_found: ForgetsDone in two breaks FINAL;
     a_doubt_that_a_replay_forgets_is_found: DoubtForgotten in lasting breaks ONCE;
+    first_send_after_the_deadline_is_found: LateFirstSend in overdue breaks IN_TIME;
+    pivot_in_doubt_compensated_past_unasked_is_found: PivotUnasked in forced breaks PIVOT_KNOWN;
+    pivot_given_up_after_one_denial_is_found: OneQuestion in overdue breaks PIVOT_KNOWN, FORWARD;
     a_step_that_begins_too_early_is_found: ShortSighted in skipped breaks ORDER;
 }

@@ -13,7 +13,10 @@ fn sound(mut saga: Saga, faults: u8, verbs: u8) {
 
 #[test]
 fn one_step_whatever_goes_wrong() {
-    sound(saga(&[("a", Keyed, &[])], None, true), 2, 1);
+    sound(saga(&[("a", Keyed, &[])], None, false), 2, 1);
+    // With a deadline there are ten times as many states.
+    sound(saga(&[("a", Keyed, &[])], None, true), 2, 0);
+    sound(saga(&[("a", Keyed, &[])], None, true), 1, 1);
 }
 
 #[test]
@@ -43,7 +46,10 @@ fn two_steps_with_a_pivot() {
 
 #[test]
 fn a_step_behind_the_pivot() {
-    sound(saga(&[("a", Keyed, &[]), ("b", Keyed, &["a"])], Some("a"), true), 2, 1);
+    let plan = [("a", Keyed, &[][..]), ("b", Keyed, &["a"])];
+    sound(saga(&plan, Some("a"), false), 2, 1);
+    sound(saga(&plan, Some("a"), true), 2, 0);
+    sound(saga(&plan, Some("a"), true), 1, 1);
 }
 
 #[test]
@@ -141,7 +147,21 @@ fn a_pivot_that_was_not_found_and_nothing_undoes() {
 
 #[test]
 fn a_pivot_that_was_not_found_and_a_deadline() {
-    sound(saga(&[("a", LastingAsked, &[])], Some("a"), true), 2, 1);
+    sound(saga(&[("a", LastingAsked, &[])], Some("a"), false), 2, 1);
+    sound(saga(&[("a", LastingAsked, &[])], Some("a"), true), 2, 0);
+    sound(saga(&[("a", LastingAsked, &[])], Some("a"), true), 1, 1);
+}
+
+#[test]
+fn pivot_in_doubt_with_a_deadline_and_an_operator() {
+    let plan = [("a", Keyed, &[][..]), ("b", LastingAsked, &["a"])];
+    sound(saga(&plan, Some("b"), true), 1, 1);
+}
+
+#[test]
+fn pivot_that_cannot_be_asked_with_a_deadline_and_an_operator() {
+    let plan = [("a", Keyed, &[][..]), ("b", Lasting, &["a"])];
+    sound(saga(&plan, Some("b"), true), 1, 1);
 }
 
 #[test]

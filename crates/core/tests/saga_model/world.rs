@@ -3,8 +3,8 @@
 use posthouse_core::{
     Limits, MessageId, SagaId, Timestamp,
     saga::{
-        Answered, Ctx, Decision, Ended, Event, HeldReason, Live, Own, Progress, Role, SagaState, Snapshot, Standing,
-        Undo, Verb, decide,
+        Answered, Ctx, Decision, Direction, Ended, Event, HeldReason, Live, Own, Progress, Role, SagaState, Snapshot,
+        Standing, Undo, Verb, decide,
     },
 };
 use serde_json::Value;
@@ -12,14 +12,24 @@ use uuid::Uuid;
 
 use std::time::Duration;
 
-use super::{ALL_DONE, ALONE, BUDGET, Bug, FINAL, FORWARD, GOES_ON, KNOWN, Kind, ONCE, ORDER, QUIET, Saga, UNDONE};
+use super::{
+    ALL_DONE, ALONE, BUDGET, Bug, DEADLINE_MS, FINAL, FORWARD, GOES_ON, IN_TIME, KNOWN, Kind, ONCE, ORDER, PIVOT_KNOWN,
+    QUIET, Saga, UNDONE,
+};
 
 const ID: SagaId = SagaId(Uuid::from_u128(1));
-const CTX: Ctx = Ctx {
-    now: Timestamp::from_micros(0),
-    roll: 0.5,
-    payload_bytes: 1 << 20,
-};
+
+/// There are two times: before the deadline, and after it. Both are before 1970, so that a message has the same id in both, and the states are fewer.
+fn ctx(late: bool) -> Ctx {
+    let deadline = Duration::from_millis(DEADLINE_MS);
+    let began = Timestamp::from_micros(-2_000_000);
+    Ctx {
+        now: if late { began.plus(deadline) } else { began },
+        began,
+        roll: 0.5,
+        payload_bytes: 1 << 20,
+    }
+}
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct World {
@@ -32,6 +42,10 @@ pub(crate) struct World {
     truth: Vec<Vec<Truth>>,
     faults: u8,
     verbs: u8,
+    /// The deadline has passed.
+    late: bool,
+    /// An operator has compensated it past its pivot.
+    forced: bool,
     pub broken: Option<&'static str>,
 }
 
@@ -44,6 +58,8 @@ struct Sent {
     place: Place,
     epoch: u64,
     attempts: u32,
+    /// It lapses at the deadline: a relay does not send it after that.
+    lapses: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -98,9 +114,14 @@ pub(crate) enum Action {
     Commit(usize),
     /// It goes back unsent.
     Release(usize),
+    /// The deadline passes.
+    Deadline,
+    /// The relay looks at the clock right before the send, and it is too late.
+    Lapse(usize),
     /// The lease runs out and somebody takes it back.
     Expire(usize),
     GhostArrives(usize),
+    GhostVanishes(usize),
     GhostReports(usize),
     Ask(Verb),
 }
@@ -120,6 +141,8 @@ impl World {
             ghosts: Vec::new(),
             faults: saga.faults,
             verbs: saga.verbs,
+            late: false,
+            forced: false,
             broken: None,
         };
         let decision = decide(
@@ -128,16 +151,24 @@ impl World {
             &world.snapshot,
             &Live::new(),
             &Event::Started,
-            CTX,
+            ctx(false),
         );
         world.store(saga, decision.unwrap());
         world
     }
 
     pub fn actions(&self, saga: &Saga, actions: &mut Vec<Action>) {
+        // No rule looks at the clock while the saga is compensated, or after its end: a deadline that passes then makes only more states.
+        let forward = self.snapshot.direction == Direction::Forward && self.snapshot.ended.is_none();
+        if !self.late && forward && saga.definition.deadline().is_some() {
+            actions.push(Action::Deadline);
+        }
         for (at, message) in self.messages.iter().enumerate() {
             match &message.place {
+                Place::Pending if message.role == Role::Timer && !self.late => continue,
                 Place::Pending => actions.push(Action::Claim(at)),
+                Place::Claimed if self.is_too_late(saga, message) => actions.push(Action::Lapse(at)),
+                Place::Claimed if self.is_at_work(saga, message) => {}
                 Place::Claimed => {
                     actions.push(Action::Reply(at, Reply::Done));
                     if self.faults > 0 {
@@ -157,6 +188,9 @@ impl World {
             }
         }
         for (at, ghost) in self.ghosts.iter().enumerate() {
+            if ghost.floats && Self::can_find(saga, ghost.step) {
+                actions.push(Action::GhostVanishes(at));
+            }
             actions.push(if ghost.floats {
                 Action::GhostArrives(at)
             } else {
@@ -177,11 +211,11 @@ impl World {
                     Action::Ask(Verb::Resolve { step }),
                 ]);
             }
-            let past_pivot = false;
             actions.extend([
                 Action::Ask(Verb::Pause),
                 Action::Ask(Verb::Quarantine),
-                Action::Ask(Verb::Compensate { past_pivot }),
+                Action::Ask(Verb::Compensate { past_pivot: false }),
+                Action::Ask(Verb::Compensate { past_pivot: true }),
                 Action::Ask(Verb::Replay { again: false }),
                 Action::Ask(Verb::Replay { again: true }),
                 Action::Ask(Verb::Abandon),
@@ -206,13 +240,38 @@ impl World {
                 self.messages[at].place = Place::Loaded(answer, self.rev, loaded);
             }
             Action::Commit(at) => self.commit(saga, at),
-            Action::Release(at) => return self.release(saga, at),
+            Action::Release(at) => return self.release(saga, at, true),
+            Action::Deadline => self.late = true,
+            Action::Lapse(at) => return self.release(saga, at, false),
             Action::Expire(at) => self.expire(saga, at),
             Action::GhostArrives(at) => self.ghost_arrives(saga, at),
+            Action::GhostVanishes(at) => {
+                self.ghosts.remove(at);
+            }
             Action::GhostReports(at) => return self.ghost_reports(saga, at),
             Action::Ask(verb) => return self.ask(saga, verb),
         }
         true
+    }
+
+    /// Whether a relay does not send it, because it has lapsed.
+    fn is_too_late(&self, saga: &Saga, message: &Sent) -> bool {
+        self.late && message.lapses && saga.bug != Some(Bug::LateFirstSend)
+    }
+
+    /// Whether it is a pivot whose participant can be asked: two questions are far enough apart that it has done what it was sent, or never will, before the second.
+    fn can_find(saga: &Saga, step: usize) -> bool {
+        saga.definition.steps()[step].pivot && saga.kinds[step].is_asked()
+    }
+
+    /// Whether it is the second question, and the participant is at work on what it was sent yet.
+    fn is_at_work(&self, saga: &Saga, message: &Sent) -> bool {
+        let (Some((step, _)), Role::Verify) = (message.step, message.role) else {
+            return false;
+        };
+        let under_way = |ghost: &Ghost| ghost.step == step && ghost.role == Role::Do && ghost.floats;
+        let second = self.snapshot.steps[step].denials > 0;
+        Self::can_find(saga, step) && second && self.ghosts.iter().any(under_way)
     }
 
     fn breaks(&mut self, promise: &'static str) {
@@ -265,7 +324,8 @@ impl World {
             self.breaks(ALONE);
         }
         let pivot = saga.definition.pivot();
-        if pivot.is_some_and(|pivot| self.truth[pivot].iter().any(|truth| truth.effects > 0)) {
+        let done = |pivot: usize| self.truth[pivot].iter().any(|truth| truth.effects > 0);
+        if !self.forced && pivot.is_some_and(done) {
             self.breaks(FORWARD);
         }
         for later in saga.definition.behind(step) {
@@ -294,8 +354,8 @@ impl World {
         }
     }
 
-    fn release(&mut self, saga: &Saga, at: usize) -> bool {
-        self.faults -= 1;
+    fn release(&mut self, saga: &Saga, at: usize, is_fault: bool) -> bool {
+        self.faults -= u8::from(is_fault);
         let message = &mut self.messages[at];
         message.attempts -= 1;
         if let (Some((step, run)), role) = (message.step, message.role) {
@@ -306,10 +366,14 @@ impl World {
                 Role::Verify | Role::Timer => {}
             }
         }
-        let event = Event::Released {
-            message: self.messages[at].id,
-            attempts: self.messages[at].attempts,
-            after: Duration::ZERO,
+        let (message, attempts) = (self.messages[at].id, self.messages[at].attempts);
+        let event = match is_fault {
+            true => Event::Released {
+                message,
+                attempts,
+                after: Duration::ZERO,
+            },
+            false => Event::Lapsed { message, attempts },
         };
         let (snapshot, live) = (self.snapshot.clone(), self.live());
         let Some(decision) = self.decide(saga, &snapshot, &live, &event) else {
@@ -357,6 +421,12 @@ impl World {
         let (code, error) = said("x");
         if reply != Reply::Done {
             self.faults -= 1;
+        }
+        let deadline = self.snapshot.deadline.map(Duration::from_micros);
+        let over = self.late && deadline.is_some_and(|after| after <= Duration::from_millis(DEADLINE_MS));
+        let ends = over && saga.definition.is_up_to_pivot(step);
+        if role == Role::Do && ends && !self.snapshot.steps[step].tainted {
+            self.breaks(IN_TIME);
         }
         let answer = match reply {
             Reply::Done => self.arrives(saga, step, run, role),
@@ -452,7 +522,7 @@ impl World {
             }
             Some(Bug::ForwardOrder) => {
                 let mut declared: posthouse_core::saga::Declared = serde_json::from_str(&definition.json()).unwrap();
-                let backward = snapshot.direction == posthouse_core::saga::Direction::Backward;
+                let backward = snapshot.direction == Direction::Backward;
                 for (written, step) in declared.steps.iter_mut().zip(&mut snapshot.steps).filter(|_| backward) {
                     written.after = Some(Vec::new());
                     step.started = step.started.map(|n| u32::MAX - n);
@@ -493,9 +563,20 @@ impl World {
                     }
                 }
             }
+            Some(Bug::PivotUnasked) => {
+                if let Event::Asked {
+                    verb: Verb::Compensate { past_pivot: true },
+                    ..
+                } = event
+                {
+                    snapshot.steps.iter_mut().for_each(|step| step.tainted = false);
+                }
+            }
+            Some(Bug::OneQuestion) => snapshot.steps.iter_mut().for_each(|step| step.denials = 1),
             _ => {}
         }
-        decide(&definition, ID, &snapshot, &live, event, CTX).ok()
+        let late = self.late && saga.bug != Some(Bug::LateFirstSend);
+        decide(&definition, ID, &snapshot, &live, event, ctx(late)).ok()
     }
 
     /// Whether all that is to be taken back stands as it stood.
@@ -539,6 +620,7 @@ impl World {
                 place: Place::Pending,
                 epoch: 0,
                 attempts: 0,
+                lapses: errand.deliver_by.is_some_and(|at| at <= ctx(true).now),
             });
         }
         self.judge(saga, &before);
@@ -552,9 +634,7 @@ impl World {
                 Place::Answered(answer) | Place::Loaded(answer, ..) => (false, Some(answer)),
                 _ => (true, None),
             };
-            // Of a pivot that can be asked the answer counts: what arrives after it is for a person.
-            let pivot = saga.definition.steps()[step].pivot && saga.kinds[step].is_asked();
-            if !(floats && pivot) {
+            if !floats || message.role == Role::Do || !Self::can_find(saga, step) {
                 self.ghosts.push(Ghost {
                     step,
                     run,
@@ -601,6 +681,7 @@ impl World {
     }
 
     fn ask(&mut self, saga: &Saga, verb: Verb) -> bool {
+        self.forced |= verb == Verb::Compensate { past_pivot: true };
         if verb != Verb::Resume {
             self.verbs -= 1;
         }
@@ -697,6 +778,16 @@ impl World {
             let there = runs.iter().filter(|truth| truth.effects > 0 && !truth.undone).count();
             let reported = self.ghosts.iter().any(|ghost| ghost.step == at && !ghost.floats);
             match state {
+                // A pivot that is known to be done was compensated past on purpose.
+                SagaState::Compensated
+                    if there > 0
+                        && !reported
+                        && saga.kinds[at].lasts()
+                        && saga.definition.steps()[at].pivot
+                        && step.progress != Progress::Done =>
+                {
+                    self.breaks(PIVOT_KNOWN);
+                }
                 // Under two keys it is there twice.
                 SagaState::Completed if there > 1 => self.breaks(ONCE),
                 SagaState::Compensated

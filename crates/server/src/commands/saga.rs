@@ -291,11 +291,10 @@ fn hints(saga: &SagaView, out: &Output) -> String {
 fn next(saga: &SagaView) -> Vec<String> {
     let stuck = saga.steps.iter().find(|step| step.stuck.is_some());
     // What began last is undone first.
-    let failed = saga
-        .steps
-        .iter()
-        .rev()
-        .find(|step| step.compensation == UndoState::Held || step.code.as_deref() == Some("late"));
+    let failed =
+        saga.steps.iter().rev().find(|step| {
+            step.compensation == UndoState::Held || matches!(step.code.as_deref(), Some("late" | "in_doubt"))
+        });
     let id = saga.row.id;
     let command = |words: String| format!("posthouse saga {words} --note TEXT");
     // Nothing else is allowed before it.
@@ -339,7 +338,9 @@ fn next(saga: &SagaView) -> Vec<String> {
             all
         }
         (None, Some(step)) => {
-            let retry = (step.compensation != UndoState::None).then(|| command(format!("retry {id} {}", step.name)));
+            // A question about a pivot that nothing undoes is a dead letter, and can be asked again.
+            let again = step.compensation != UndoState::None || step.message.is_some();
+            let retry = again.then(|| command(format!("retry {id} {}", step.name)));
             let held = saga.steps.iter().filter(|step| step.compensation == UndoState::Held);
             let all = (held.count() > 1).then(|| command(format!("replay {id}")));
             all.into_iter()
@@ -423,7 +424,7 @@ fn line(step: &StepView, width: usize, out: &Output) -> String {
         "{} {:width$}  {:10}  {undo:14}  {}",
         out.paint(paint, mark),
         cut(&step.name, 32),
-        step.state.as_str(),
+        step.state.as_str().replace('_', " "),
         cut(&said.join(", "), 80)
     );
     text.trim_end().to_owned()
@@ -551,13 +552,57 @@ async fn one(saga: &SagaRef, verb: &Verb, who: &Who, store: &str, out: &Output) 
 /// What a verb did, and how the saga stands then.
 fn told(view: &SagaView, verb: &Verb, out: &Output) -> Result<(), Failure> {
     let row = &view.row;
+    let goes_back = matches!(verb, Verb::Compensate { .. });
     if out.json {
-        return out.document(&json!({
+        let mut answer = json!({
             "id": row.id, "done": verb.as_str(), "state": row.state, "reason": row.reason, "paused": row.paused,
-        }));
+        });
+        if goes_back {
+            (answer["stays_done"], answer["in_doubt"]) = (json!(view.stays_done), json!(view.in_doubt));
+        }
+        return out.document(&answer);
     }
     let word = verb.as_str().replace('_', " ");
-    out.data(&format!("{}  {word}  {}", row.id, standing(row)))
+    out.data(&format!("{}  {word}  {}", row.id, standing(row)))?;
+    match goes_back {
+        true => tell_left_done(view, out),
+        false => Ok(()),
+    }
+}
+
+fn leaves_something(view: &SagaView) -> bool {
+    !view.stays_done.is_empty() || !view.in_doubt.is_empty()
+}
+
+/// The same steps of several sagas, for programs.
+fn leaves(views: &[SagaView]) -> Value {
+    let of = |view: &SagaView| {
+        let left = json!({ "stays_done": view.stays_done, "in_doubt": view.in_doubt });
+        (view.row.id.to_string(), left)
+    };
+    let views = views.iter().filter(|view| leaves_something(view));
+    Value::Object(views.map(of).collect())
+}
+
+/// Prints the steps that compensating a saga leaves done, because nothing undoes them.
+fn tell_left_done(view: &SagaView, out: &Output) -> Result<(), Failure> {
+    for name in &view.stays_done {
+        out.data(&format!("  {name}  stays done: it has no compensate_uri"))?;
+    }
+    for step in view.steps.iter().filter(|step| view.in_doubt.contains(&step.name)) {
+        let (id, name) = (view.row.id, &step.name);
+        let then = match (step.pivot, step.message) {
+            (true, Some(_)) => {
+                "that is found out first (by its answer, or verify_uri); the other steps are undone after it".to_owned()
+            }
+            (true, None) => format!(
+                "nothing undoes it: the saga is held until you have found out and type: posthouse saga resolve {id} {name}"
+            ),
+            (false, _) => "nothing undoes it, so it may stay done".to_owned(),
+        };
+        out.data(&format!("  {name}  may have been done: {then}"))?;
+    }
+    Ok(())
 }
 
 async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result<(), Failure> {
@@ -584,9 +629,15 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
     }
     let note = args.who.note()?;
     let (mut done, mut left, mut unreadable) = (0, Vec::new(), Vec::new());
+    let mut leaving: Vec<SagaView> = Vec::new();
     for id in ids {
         match drive::operate_if(&*store, id, &wanted, verb, &args.who.actor, note).await {
-            Ok(true) => done += 1,
+            Ok(true) => {
+                done += 1;
+                if matches!(verb, Verb::Compensate { .. }) {
+                    leaving.push(drive::load(&*store, id).await?.view());
+                }
+            }
             Ok(false) | Err(Error::NoSaga(_)) => left.push((id, MOVED.to_owned())),
             Err(Error::SagaRefused { why, .. }) => left.push((id, why)),
             // One that cannot be read keeps no other from it.
@@ -599,11 +650,18 @@ async fn several(args: &Sagas, verb: &Verb, store: &str, out: &Output) -> Result
     }
     if out.json {
         let why: serde_json::Map<_, _> = left.iter().map(|(id, why)| (id.to_string(), json!(why))).collect();
-        out.document(
-            &json!({ "done": verb.as_str(), "count": done, "left": left.len(), "why": why, "unreadable": unreadable }),
-        )?;
+        let mut answer =
+            json!({ "done": verb.as_str(), "count": done, "left": left.len(), "why": why, "unreadable": unreadable });
+        if matches!(verb, Verb::Compensate { .. }) {
+            answer["leaves"] = leaves(&leaving);
+        }
+        out.document(&answer)?;
     } else {
         out.data(&format!("{done} done: {}", verb.as_str().replace('_', " ")))?;
+        for view in leaving.iter().filter(|view| leaves_something(view)) {
+            out.data(&view.row.id.to_string())?;
+            tell_left_done(view, out)?;
+        }
     }
     if !left.is_empty() && !out.json {
         tell_left(&left, out);
@@ -647,7 +705,7 @@ async fn preview(
         match drive::load(store, *id).await {
             Ok(saga) if wanted.takes(&saga.row) => {
                 match saga.ask(verb, &who.actor, who.note.as_deref().unwrap_or_default()) {
-                    Ok(_) => would.push(saga.row),
+                    Ok(change) => would.push(saga.changed(change).view()),
                     Err(Error::SagaRefused { why, .. }) => left.push((*id, why)),
                     Err(error) => return Err(error.into()),
                 }
@@ -657,19 +715,27 @@ async fn preview(
             Err(error) => return Err(error.into()),
         }
     }
-    let (n, verb) = (would.len(), verb.as_str());
+    let n = would.len();
     if out.json {
-        let ids: Vec<_> = would.iter().map(|row| row.id).collect();
+        let ids: Vec<_> = would.iter().map(|view| view.row.id).collect();
         let why: serde_json::Map<_, _> = left.iter().map(|(id, why)| (id.to_string(), json!(why))).collect();
-        return out.document(&json!({ "count": n, "sagas": ids, "left": left.len(), "why": why }));
+        let mut answer = json!({ "count": n, "sagas": ids, "left": left.len(), "why": why });
+        if matches!(verb, Verb::Compensate { .. }) {
+            answer["leaves"] = leaves(&would);
+        }
+        return out.document(&answer);
     }
     out.data(&format!(
         "{n} would be asked to {}; nothing was changed.",
-        verb.replace('_', " ")
+        verb.as_str().replace('_', " ")
     ))?;
-    for row in &would {
+    for view in &would {
+        let row = &view.row;
         let (name, key) = (visible(&row.name), visible(&row.key));
         out.data(&format!("  {}  {name}/{key}  {}", row.id, standing(row)))?;
+        if matches!(verb, Verb::Compensate { .. }) {
+            tell_left_done(view, out)?;
+        }
     }
     if !left.is_empty() {
         tell_left(&left, out);

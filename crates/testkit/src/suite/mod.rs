@@ -15,6 +15,7 @@ pub mod claim;
 pub mod configured;
 pub mod counts;
 pub mod crew;
+pub mod deadlines;
 pub mod dedupe;
 pub mod enqueue;
 pub mod explain;
@@ -240,6 +241,24 @@ macro_rules! __cases {
                 a_delay_is_not_put_off_by_a_pause
                 the_dead_letter_of_a_held_saga_is_not_pruned
                 numbers_are_kept_as_they_were
+            }
+            deadlines {
+                first_step_that_waits_over_the_deadline_is_not_sent
+                pivot_that_waits_over_the_deadline_is_not_sent
+                steps_up_to_the_pivot_lapse_at_the_deadline
+                deadline_does_not_move_when_a_decision_is_written_late
+                step_that_ends_after_the_deadline_is_followed_by_no_first_send
+                step_that_was_sent_before_the_deadline_is_not_called_skipped
+                saga_that_is_resumed_after_its_deadline_turns_back
+                idempotent_pivot_in_doubt_is_sent_again_after_the_deadline
+                operator_retries_a_step_after_the_deadline
+                saga_that_is_done_again_gets_its_deadline_anew
+                pivot_in_doubt_is_asked_after_its_timeout_and_twice
+                pivot_is_given_up_after_two_denials_and_not_called_skipped
+                compensating_past_a_pivot_in_doubt_asks_first
+                compensating_past_a_pivot_that_cannot_be_asked_waits_for_an_operator
+                pivot_under_way_when_it_is_compensated_past_is_asked_about
+                question_about_a_pivot_that_fails_for_good_waits_for_an_operator
             }
             replays {
                 what_nothing_undoes_is_done_again_under_its_old_key

@@ -66,7 +66,7 @@ impl Work<'_> {
                 if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
                     let name = &self.def(at).name;
                     return refused(format!(
-                        "the pivot {name:?} was done, or may have been, or somebody is at it; to compensate all the same, say that it is meant: posthouse saga compensate --past-pivot {}",
+                        "the pivot {name:?} was done, may have been done, or is being sent; to compensate all the same, type: posthouse saga compensate --past-pivot {}",
                         self.id
                     ));
                 }
@@ -80,7 +80,7 @@ impl Work<'_> {
             Verb::Resolve { step } => {
                 let at = self.free_step(step)?;
                 let open = match self.look(at).undo {
-                    Undo::Open => self.needs_undo(at),
+                    Undo::Open => self.needs_undo(at) || self.is_in_doubt(at),
                     Undo::Held => true,
                     Undo::Compensated => false,
                 };
@@ -128,7 +128,7 @@ impl Work<'_> {
         let step = self.look(at);
         match (self.next.snapshot.direction, step.progress) {
             (Direction::Backward, _) => {
-                if step.undo == Undo::Compensated || !self.needs_undo(at) {
+                if step.undo == Undo::Compensated || !(self.needs_undo(at) || self.can_be_asked(at)) {
                     return refused(format!("there is nothing to undo in step {:?}", self.def(at).name));
                 }
                 self.undo_once_more(&[at]);
@@ -162,13 +162,23 @@ impl Work<'_> {
             self.take_back(*at);
             let step = self.step(*at);
             (step.undo, step.undo_attempts) = (Undo::Open, 0);
+            (step.verifies, step.denials) = (0, 0);
+            if self.is_in_doubt(*at) {
+                self.send(*at, Role::Verify, Duration::ZERO);
+            }
         }
         self.advance();
     }
 
+    /// Whether the participant can be asked if the pivot was done, which nothing undoes.
+    fn can_be_asked(&self, at: usize) -> bool {
+        self.is_pivot_in_doubt(at) && self.def(at).verify.is_some()
+    }
+
     /// Compensations that failed, and can be tried again.
     fn failed_undos(&self) -> Vec<usize> {
-        let failed = |at: &usize| self.look(*at).undo == Undo::Held && self.needs_undo(*at);
+        let open = |at: &usize| self.needs_undo(*at) || self.can_be_asked(*at);
+        let failed = |at: &usize| self.look(*at).undo == Undo::Held && open(at);
         (0..self.count()).filter(failed).collect()
     }
 
