@@ -41,7 +41,7 @@ pub async fn take() -> Taken {
         make(&owner, &name, &schema).await;
     }
     let (control, task) = session_at(&at(&sessions(), &name)).await;
-    // Ends: a session that is told to end does so after its statement.
+    // Ends: each of these sessions ends after its current statement.
     while control.query_one(END_OTHERS, &[]).await.unwrap().get::<_, i64>(0) > 0 {
         tokio::task::yield_now().await;
     }
