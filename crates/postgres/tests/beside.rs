@@ -1,6 +1,7 @@
 //! Migrations beside traffic change only the objects that differ, and abort no session.
 
 use posthouse_core::{Claim, Message, Store};
+use posthouse_postgres::{Options, Postgres};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,7 +13,7 @@ use std::{
 use tokio::{task::JoinSet, time::timeout};
 use tokio_postgres::Client;
 
-use crate::fixture::{PostgresFixture, session};
+use crate::fixture::{PostgresFixture, session, session_at, url};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -203,13 +204,22 @@ async fn until_reported(reports: &Reports, part: &str) {
     assert!(in_time.is_ok(), "{part:?} is missing: {:?}", reports.lock().unwrap());
 }
 
+/// In a database of its own: migrators of one database wait for each other, and this one makes them wait.
 #[tokio::test]
 async fn a_migration_reports_its_waits() {
-    let fx = PostgresFixture::new().await;
-    let (holder, driver) = session().await;
+    let (control, control_driver) = session().await;
+    let database = format!("waits_{}", uuid::Uuid::new_v4().simple());
+    control
+        .batch_execute(&format!("CREATE DATABASE {database}"))
+        .await
+        .unwrap();
+    let here = format!("{}/{database}", url().rsplit_once('/').unwrap().0);
+    let open = || Postgres::open(&here, Options::default()).unwrap();
+    open().migrate().await.unwrap();
+    let (holder, driver) = session_at(&here).await;
     let process: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     let reports = Reports::default();
-    let migration = |store: posthouse_postgres::Postgres| {
+    let migration = |store: Postgres| {
         let reports = reports.clone();
         tokio::spawn(async move {
             store
@@ -221,7 +231,7 @@ async fn a_migration_reports_its_waits() {
         .batch_execute("BEGIN; SELECT pg_advisory_xact_lock(7260, 1)")
         .await
         .unwrap();
-    let waiting = migration(fx.open().await);
+    let waiting = migration(open());
     until_reported(&reports, "another migration of this database is under way").await;
     assert!(
         reports.lock().unwrap()[0].contains(&format!("server process {process}")),
@@ -231,24 +241,31 @@ async fn a_migration_reports_its_waits() {
     waiting.await.unwrap().unwrap();
 
     // A view that must be made anew, and a session that reads it.
-    fx.run("ALTER VIEW posthouse.backlog SET (security_barrier = true)")
-        .await;
-    let read = format!("BEGIN; SELECT count(*) FROM {}.backlog", fx.schema);
-    holder.batch_execute(&read).await.unwrap();
-    let waiting = migration(fx.open().await);
+    let alter = "ALTER VIEW posthouse.backlog SET (security_barrier = true)";
+    holder.batch_execute(alter).await.unwrap();
+    holder
+        .batch_execute("BEGIN; SELECT count(*) FROM posthouse.backlog")
+        .await
+        .unwrap();
+    let waiting = migration(open());
     until_reported(&reports, "waiting for a lock that other sessions hold").await;
     // Other readers go on between its attempts.
-    let (other, other_driver) = session().await;
+    let (other, other_driver) = session_at(&here).await;
     for _ in 0..3 {
-        let sql = format!("SELECT count(*) FROM {}.backlog", fx.schema);
-        timeout(LONG, other.query_one(&sql, &[])).await.unwrap().unwrap();
+        let sql = "SELECT count(*) FROM posthouse.backlog";
+        timeout(LONG, other.query_one(sql, &[])).await.unwrap().unwrap();
     }
     assert!(!waiting.is_finished());
     holder.batch_execute("COMMIT").await.unwrap();
     waiting.await.unwrap().unwrap();
-    assert_eq!(differs(&other, fx.schema.as_str()).await, Vec::<String>::new());
+    assert_eq!(differs(&other, "posthouse").await, Vec::<String>::new());
     driver.abort();
     other_driver.abort();
+    control
+        .batch_execute(&format!("DROP DATABASE {database} WITH (FORCE)"))
+        .await
+        .unwrap();
+    control_driver.abort();
 }
 
 /// A message that was enqueued before the migration is claimed after it.

@@ -1,6 +1,6 @@
 //! `posthouse migrate`: what it would do, what it did, and what it refuses.
 
-use crate::support::{Place, Process, posthouse, run, server};
+use crate::support::{Place, Process, posthouse, run, server, sql};
 use std::io::{BufRead, BufReader};
 use tokio_postgres::NoTls;
 
@@ -221,20 +221,24 @@ fn a_login_with_the_role_of_an_operator_does_an_operators_work() {
 
 #[test]
 fn migrate_says_that_it_waits_for_another_migrator() {
+    // A database of its own: migrators of one database wait for each other, and other tests compare what theirs say.
     let place = Place::postgres();
+    let name = format!("{}_own", place.schema());
+    sql(&server(), &format!("CREATE DATABASE {name}"));
+    let url = format!("{}/{name}", server().rsplit_once('/').unwrap().0);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .unwrap();
     let holder = runtime.block_on(async {
-        let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
         tokio::spawn(connection);
         let lock = "BEGIN; SELECT pg_advisory_xact_lock(7260, 1)";
         client.batch_execute(lock).await.unwrap();
         client
     });
-    let mut migration = Process::start(posthouse().args(["--store", &place.url, "migrate"]));
+    let mut migration = Process::start(posthouse().args(["--store", &url, "migrate"]));
     let mut said = String::new();
     // Kept until the end, so that the migration can go on writing to it.
     let mut stderr = BufReader::new(migration.stderr.take().unwrap());
@@ -245,4 +249,6 @@ fn migrate_says_that_it_waits_for_another_migrator() {
         "{said}"
     );
     assert_eq!(migration.wait().unwrap().code(), Some(0));
+    drop((holder, runtime));
+    sql(&server(), &format!("DROP DATABASE {name} WITH (FORCE)"));
 }
