@@ -341,7 +341,7 @@ async fn statements(tx: &Transaction<'_>, sql: &str) -> Result<Vec<String>, Erro
 }
 
 /// A wait for another migrator that is shorter than this is not reported.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_secs(5);
 
 /// How long a migration goes on asking for locks that traffic holds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -381,7 +381,7 @@ impl Retries {
     }
 
     /// How long the first lock is waited for: 300 ms, and twice as long after each attempt that failed, up to 4.8 s. Statements that take longer than the
-    /// wait would keep the migration out for ever; sessions that begin meanwhile wait behind it.
+    /// wait would keep the migration out always; sessions that begin meanwhile wait behind it.
     fn first_wait(&self) -> Duration {
         objects::LOCKS * 2_u32.pow(self.attempts.min(4))
     }

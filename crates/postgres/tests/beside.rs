@@ -204,7 +204,7 @@ async fn until_reported(reports: &Reports, part: &str) {
     assert!(in_time.is_ok(), "{part:?} is missing: {:?}", reports.lock().unwrap());
 }
 
-/// In a database of its own: migrators of one database wait for each other, and this one makes them wait.
+/// In a separate database: migrators of one database wait for each other, and this one makes them wait.
 #[tokio::test]
 async fn a_migration_reports_its_waits() {
     let (control, control_driver) = session().await;

@@ -221,7 +221,7 @@ fn a_login_with_the_role_of_an_operator_does_an_operators_work() {
 
 #[test]
 fn migrate_says_that_it_waits_for_another_migrator() {
-    // A database of its own: migrators of one database wait for each other, and other tests compare what theirs say.
+    // A separate database: migrators of one database wait for each other, and other tests compare what theirs say.
     let place = Place::postgres();
     let name = format!("{}_own", place.schema());
     sql(&server(), &format!("CREATE DATABASE {name}"));
