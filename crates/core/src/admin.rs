@@ -65,9 +65,9 @@ pub trait Admin: Send + Sync {
     /// Removes messages of the chosen states that ended longer than [`Prune::older_than`] ago, at most [`Prune::limit`] of each
     /// state. A dead message that blocks its order key stays, and so does one of a saga that is held.
     ///
-    /// With [`PruneStates::Done`] and [`PruneStates::All`] it also removes, at most `limit` of each: dedupe keys whose lifetime is
-    /// over, ledger entries past their retention, inbox rows of that age whose message is not in this store, and sagas that ended
-    /// that long ago. [`PruneStates::Dead`] removes dead letters alone.
+    /// With [`Done`](crate::PruneStates::Done) and [`All`](crate::PruneStates::All) it also removes, at most `limit` of each: dedupe
+    /// keys whose lifetime is over, ledger entries past their retention, inbox rows of that age whose message is not in this store, and
+    /// sagas that ended that long ago. [`Dead`](crate::PruneStates::Dead) removes dead letters alone.
     ///
     /// Writes one audit row in the transaction that removes, and none if nothing was removed. To remove all, call it until
     /// [`Pruned::more`] is false, and pass [`Pruned::audit`] on: the run then has one row.
