@@ -104,7 +104,7 @@ fn last_id(message: &str) -> Option<MessageId> {
 }
 
 /// The arguments of the public functions, which a refusal begins with.
-const FIELDS: [&str; 61] = [
+const FIELDS: [&str; 62] = [
     "actor",
     "audit",
     "batch_size",
@@ -151,6 +151,7 @@ const FIELDS: [&str; 61] = [
     "outcome",
     "parent",
     "payload",
+    "reason",
     "receipt",
     "result",
     "retention_seconds",

@@ -546,9 +546,9 @@ fn sagas() {
     answer(&story, 3, |_| Outcome::unknown("timeout", "no answer within 10s"));
     story.say("The charge of another trip is in doubt.");
     story.type_all(&[
-        "posthouse saga compensate trip/trip-3",
+        "posthouse saga compensate trip/trip-3 --note 'the customer called'",
         "posthouse saga compensate --past-pivot --name trip --key trip-3 --dry-run",
-        "posthouse saga compensate --past-pivot trip/trip-3",
+        "posthouse saga compensate --past-pivot trip/trip-3 --note 'the customer called'",
         "posthouse saga show trip/trip-3",
     ]);
     story.ends_as("sagas");

@@ -78,7 +78,7 @@ const COMMANDS: &[&[&str]] = &[
     &["messages", "list"],
     &["saga", "list"],
     &["enqueue", "t", "--data", "1"],
-    &["prune", "--older-than", "1d", "--yes"],
+    &["prune", "--older-than", "1d", "--yes", "--note", "the disk is full"],
 ];
 
 #[test]

@@ -596,7 +596,7 @@ fn tell_left_done(view: &SagaView, out: &Output) -> Result<(), Failure> {
                 "that is found out first (by its answer, or verify_uri); the other steps are undone after it".to_owned()
             }
             (true, None) => format!(
-                "nothing undoes it: the saga is held until you have found out and type: posthouse saga resolve {id} {name}"
+                "nothing undoes it: the saga is held until you have found out and type: posthouse saga resolve {id} {name} --note TEXT"
             ),
             (false, _) => "nothing undoes it, so it may stay done".to_owned(),
         };

@@ -59,14 +59,17 @@ impl Work<'_> {
                 if !self.is_forward() {
                     let more = match self.failed_undos().is_empty() {
                         true => String::new(),
-                        false => format!("; to try again what has failed: posthouse saga replay {}", self.id),
+                        false => format!(
+                            "; to try again what has failed: posthouse saga replay {} --note TEXT",
+                            self.id
+                        ),
                     };
                     return refused(format!("the saga is being compensated already{more}"));
                 }
                 if let (Some(at), false, false) = (self.definition.pivot(), *past_pivot, self.may_turn_back()) {
                     let name = &self.def(at).name;
                     return refused(format!(
-                        "the pivot {name:?} was done, may have been done, or is being sent; to compensate all the same, type: posthouse saga compensate --past-pivot {}",
+                        "the pivot {name:?} was done, may have been done, or is being sent; to compensate all the same, type: posthouse saga compensate --past-pivot {} --note TEXT",
                         self.id
                     ));
                 }
@@ -283,7 +286,7 @@ impl Work<'_> {
         if self.next.snapshot.ended == Some(Ended::Compensated) {
             self.may_do_again()?;
             return refused(format!(
-                "the saga is compensated; to do it all once more, under new keys, say that it is meant: posthouse saga replay --again {}",
+                "the saga is compensated; to do it all once more, under new keys, say that it is meant: posthouse saga replay --again {} --note TEXT",
                 self.id
             ));
         }
@@ -312,7 +315,7 @@ impl Work<'_> {
         if self.next.snapshot.ended.is_none() {
             let state = self.next.snapshot.state().0;
             return refused(format!(
-                "the saga is {state}, and not compensated; to try again what has failed in it: posthouse saga replay {}",
+                "the saga is {state}, and not compensated; to try again what has failed in it: posthouse saga replay {} --note TEXT",
                 self.id
             ));
         }
