@@ -260,7 +260,7 @@ pub(crate) async fn counts(on: &dyn Run, cap: u32) -> Result<Counts, Error> {
         ),
         scheduled: count(later, waiting_whole && keyed_whole),
         leased: count(own.len(), leases_whole),
-        done: done(on, cap, of(State::Dead), dead_whole).await?,
+        done: done(on, cap).await?,
         dead: count(of(State::Dead), dead_whole),
         quarantined: count(of(State::Quarantined), dead_whole),
         expired: count(own.iter().filter(|until| **until <= now).count(), leases_whole),
@@ -275,19 +275,11 @@ fn messages_of<T>(of: &[(Name, T)]) -> Result<Vec<Name>, Error> {
     of.iter().map(|(name, _)| Ok(name!(MESSAGE, name.number(0)?))).collect()
 }
 
-/// How many are done: those that have ended and are not dead. `dead` of them were seen, and all that there are if `whole`.
-async fn done(on: &dyn Run, cap: u32, dead: usize, whole: bool) -> Result<Count, Error> {
-    if whole {
-        // Each dead message has ended too, so as many more are read.
-        let most = cap + 1 + u32::try_from(dead).unwrap_or(u32::MAX - cap - 1);
-        let ended = count(on, Range::all(ENDED), most).await?;
-        return Ok(Count::capped(ended.saturating_sub(dead as u64), true, cap));
-    }
-    let (ended, _) = some::<InLine>(on, ENDED, READ * cap).await?;
-    let names: Vec<_> = ended.iter().map(|(_, line)| name!(DEAD, line.seq)).collect();
-    let dead = get::<InLine>(on, &names).await?;
-    let done = dead.iter().filter(|dead| dead.is_none()).count();
-    Ok(Count::capped(done as u64, false, cap))
+/// Counts the messages that are done, by their range of [`ENDED`].
+async fn done(on: &dyn Run, cap: u32) -> Result<Count, Error> {
+    let done = |at| name!(ENDED, State::Done.as_str(), at);
+    let range = Range::all(ENDED).above(done(i64::MIN)).up_to(done(i64::MAX));
+    Ok(Count::capped(count(on, range, cap + 1).await?, true, cap))
 }
 
 /// What bears on one message.

@@ -120,7 +120,7 @@ impl Fixture for SurrealFixture {
     async fn hold_up_claims(&self, by: Duration) {
         let by = by.as_micros();
         let event = format!(
-            "DEFINE EVENT OVERWRITE test_hold_up ON posthouse_leased WHEN $event = 'CREATE' THEN {{ UPDATE test_clock:now SET now += {by} }}"
+            "DEFINE EVENT OVERWRITE test_hold_up ON posthouse_message WHEN $event != 'DELETE' AND $after.state = 'leased' THEN {{ UPDATE test_clock:now SET now += {by} }}"
         );
         self.db.client().query(event).await.unwrap().check().unwrap();
     }
